@@ -1,0 +1,118 @@
+// kvasir chat: a conversation, with the model's own chat template.
+#include "kvasir/chat.h"
+
+#include <editline/readline.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+
+#include "command.h"
+#include "interrupt.h"
+#include "kvasir/error.h"
+#include "kvasir/generate.h"
+
+namespace kvasir::cli {
+namespace {
+
+struct Options {
+  ModelOptions model;
+  RunCliOptions run;
+  SamplingOptions sampling;
+  std::string system;
+};
+
+// One line from the user, edited on a terminal; nullopt at the end of the input.
+std::optional<std::string> read_line() {
+  if (isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1) {
+    const std::unique_ptr<char, decltype(&std::free)> line(readline("> "), &std::free);
+    if (line == nullptr) return std::nullopt;
+    if (*line != '\0') add_history(line.get());
+    return std::string(line.get());
+  }
+  std::string line;
+  if (!std::getline(std::cin, line)) return std::nullopt;
+  return line;
+}
+
+class Conversation {
+ public:
+  Conversation(const Options& options, const LanguageModel& model, Executor& executor)
+      : options_(options), model_(model), executor_(executor), chat_template_(model.chat_template()) {
+    request_.sampling = options.sampling.get();
+    request_.max_tokens = options.sampling.max_tokens;
+    request_.context = options.sampling.context;
+    request_.stop = options.sampling.stop;
+    request_.ignore_eos = options.sampling.ignore_eos;
+    request_.run = options.run.get();
+    request_.kv_type = options.model.kv_type;
+    reset();
+  }
+
+  void reset() {
+    messages_.clear();
+    if (!options_.system.empty()) messages_.push_back({"system", options_.system});
+  }
+
+  // Streams the answer. A turn that fails leaves the conversation as it was.
+  void say(const std::string& text) {
+    std::vector<ChatMessage> messages = messages_;
+    messages.push_back({"user", text});
+    request_.prompt = chat_template_.encode(model_.tokenizer(), messages, true);
+    const InterruptFlag interrupt;
+    const GenerateResult result = generate(model_, executor_, request_, [&](const GeneratedToken& token) {
+      print(token.text);
+      return !interrupt.raised();
+    });
+    print("\n");
+    messages.push_back({"assistant", result.text});
+    messages_ = std::move(messages);
+  }
+
+ private:
+  const Options& options_;
+  const LanguageModel& model_;
+  Executor& executor_;
+  const ChatTemplate& chat_template_;
+  GenerateRequest request_;
+  std::vector<ChatMessage> messages_;
+};
+
+int run(const Options& options) {
+  Executor executor(options.model.threads);
+  const LanguageModel model =
+      LanguageModel::load(options.model.resolved_path(), options.model.activations, executor);
+  Conversation conversation(options, model, executor);
+  if (isatty(STDIN_FILENO) == 1) note("Ctrl-C stops an answer, /reset starts anew, /exit or Ctrl-D ends.");
+  while (const std::optional<std::string> line = read_line()) {
+    if (*line == "/exit") break;
+    if (*line == "/reset") {
+      conversation.reset();
+    } else if (!line->empty()) {
+      try {
+        conversation.say(*line);
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::kCapacity) throw;
+        note(fmt::format("kvasir: {}; /reset starts anew", error.what()));
+        if (isatty(STDIN_FILENO) != 1) return kFailed;
+      }
+    }
+  }
+  return kDone;
+}
+
+}  // namespace
+
+void add_chat(CLI::App& program, Action& chosen) {
+  CLI::App& command = *program.add_subcommand("chat", "Talk with the model; each line of input is a turn");
+  const auto options = std::make_shared<Options>();
+  options->model.add(command);
+  options->sampling.add(command);
+  options->run.add(command);
+  command.add_option("--system", options->system, "System message (default: the template's own)");
+  command.callback([options, &chosen] { chosen = [options] { return run(*options); }; });
+}
+
+}  // namespace kvasir::cli

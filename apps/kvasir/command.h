@@ -1,0 +1,108 @@
+// What the commands share: how they are registered, their common options, and printing.
+#ifndef KVASIR_APPS_COMMAND_H_
+#define KVASIR_APPS_COMMAND_H_
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kvasir/config.h"
+#include "kvasir/executor.h"
+#include "kvasir/language_model.h"
+#include "kvasir/sampling.h"
+#include "kvasir/sequence_runner.h"
+
+namespace kvasir::cli {
+
+// Runs the chosen command after all options have been read; returns the exit status.
+using Action = std::function<int()>;
+
+// Each adds one subcommand (or two) to the program and stores its action when the user chose it.
+void add_generate(CLI::App& program, Action& chosen);
+void add_chat(CLI::App& program, Action& chosen);
+void add_tokenize(CLI::App& program, Action& chosen);
+void add_logits(CLI::App& program, Action& chosen);
+void add_perplexity(CLI::App& program, Action& chosen);
+void add_inspect(CLI::App& program, Action& chosen);
+
+inline constexpr int kDone = 0;
+inline constexpr int kFailed = 1;
+inline constexpr int kWrongUsage = 2;
+inline constexpr int kInterrupted = 130;  // 128 + SIGINT, as shells report it
+
+// ---- Options
+
+struct ModelOptions {
+  std::string path;  // "" is the default model
+  int threads = 0;
+  Activations activations = Activations::kDefault;
+  KvType kv_type = KvType::kF16;
+
+  void add_path(CLI::App& command);  // -m alone, for commands that run no model
+  void add(CLI::App& command);
+  // The file that -m, else KVASIR_MODEL, else the place where script/bootstrap puts the default model names.
+  std::string resolved_path() const;
+};
+
+struct RunCliOptions {
+  bool no_cache = false;
+  std::int64_t prefill_chunk = 512;
+
+  void add(CLI::App& command);
+  RunOptions get() const { return {.use_cache = !no_cache, .prefill_chunk = prefill_chunk}; }
+};
+
+// A text from the argument, a file or standard input; or token ids.
+struct PromptOptions {
+  std::optional<std::string> text;
+  std::string file;
+  std::string tokens;  // "1,2,3"
+  bool parse_control = false;
+
+  void add(CLI::App& command, bool with_tokens);
+  std::string read_text() const;  // Error(kIo) if it cannot be read
+  std::vector<TokenId> encode(const LanguageModel& model) const;
+  ControlTokens control() const { return parse_control ? ControlTokens::kParse : ControlTokens::kAsText; }
+};
+
+// Token ids separated by commas or white space. Error(kInvalidArgument) naming what is no number.
+std::vector<TokenId> parse_ids(std::string_view text);
+
+struct SamplingOptions {
+  SamplingParams params = defaults();
+  std::string seed = "0";
+  std::vector<std::string> logit_bias;
+  std::vector<std::string> stop;
+  std::optional<std::int64_t> max_tokens;
+  std::int64_t context = 0;
+  bool ignore_eos = false;
+
+  void add(CLI::App& command);
+  SamplingParams get() const;  // with the seed and the biases read
+
+ private:
+  static SamplingParams defaults() {
+    SamplingParams params;
+    params.temperature = 0.8;
+    params.top_p = 0.95;
+    return params;
+  }
+};
+
+// ---- Output
+
+// To standard output, checked: Error(kIo) if it cannot be written (full disk, closed pipe).
+void print(std::string_view text);
+// A text in quotes, control characters and quotes escaped.
+std::string in_quotes(std::string_view text);
+// A line for people, on standard error.
+void note(const std::string& line);
+bool stdout_is_terminal();
+
+}  // namespace kvasir::cli
+
+#endif  // KVASIR_APPS_COMMAND_H_

@@ -1,0 +1,188 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <random>
+
+#include "base/json_writer.h"
+#include "command.h"
+#include "kvasir/error.h"
+
+namespace kvasir::cli {
+namespace {
+
+constexpr const char* kDefaultModel = "SmolLM2-135M-Instruct.Q4_1.gguf";
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+template <class Number>
+Number parse_number(std::string_view text, const std::string& what) {
+  Number number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    throw Error(ErrorKind::kInvalidArgument, fmt::format("{}: \"{}\" is no number that fits", what, text));
+  }
+  return number;
+}
+
+std::string read_stream(std::istream& in, const std::string& name) {
+  std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  if (in.bad())
+    throw Error(ErrorKind::kIo, fmt::format("{}: cannot be read: {}", name, std::strerror(errno)));
+  return text;
+}
+
+}  // namespace
+
+void ModelOptions::add_path(CLI::App& command) {
+  command.add_option("-m,--model", path,
+                     "GGUF file (default: $KVASIR_MODEL, else the model of script/bootstrap)");
+}
+
+void ModelOptions::add(CLI::App& command) {
+  add_path(command);
+  command.add_option("-t,--threads", threads, "Threads (default: as many as this process may use)");
+  const std::map<std::string, Activations> activation_names = {{"default", Activations::kDefault},
+                                                               {"f32", Activations::kF32}};
+  command
+      .add_option("--activations", activations,
+                  "Inputs of linear layers: default (8-bit blocks where the weights are quantized) or f32 "
+                  "(slower; to "
+                  "compare with float references)")
+      ->transform(CLI::CheckedTransformer(activation_names));
+  const std::map<std::string, KvType> kv_names = {
+      {"f32", KvType::kF32}, {"f16", KvType::kF16}, {"bf16", KvType::kBF16}};
+  command.add_option("--kv-type", kv_type, "Numbers in the KV cache: f16 (default), bf16 or f32")
+      ->transform(CLI::CheckedTransformer(kv_names));
+}
+
+std::string ModelOptions::resolved_path() const {
+  if (!path.empty()) return path;
+  if (!environment("KVASIR_MODEL").empty()) return environment("KVASIR_MODEL");
+  const std::string data = environment("XDG_DATA_HOME");
+  const std::string model =
+      (data.empty() ? environment("HOME") + "/.local/share" : data) + "/kvasir/models/" + kDefaultModel;
+  if (access(model.c_str(), R_OK) != 0) {
+    throw Error(ErrorKind::kIo,
+                fmt::format("no model: {} is not there; run script/bootstrap or give -m FILE", model));
+  }
+  return model;
+}
+
+void RunCliOptions::add(CLI::App& command) {
+  command.add_flag("--no-cache", no_cache,
+                   "Run the whole sequence again at every step (the naive path; slow)");
+  command.add_option("--prefill-chunk", prefill_chunk, "Prompt tokens per forward pass; 0 takes all at once")
+      ->capture_default_str();
+}
+
+void PromptOptions::add(CLI::App& command, bool with_tokens) {
+  command.add_option("text", text, "The text (default: standard input)");
+  command.add_option("-f,--file", file, "Read the text from this file, as it is");
+  command.add_flag("--parse-control", parse_control,
+                   "Spellings of control tokens in the text mean those tokens");
+  if (with_tokens) command.add_option("--tokens", tokens, "Token ids (1,2,3) instead of a text");
+}
+
+std::string PromptOptions::read_text() const {
+  if (text.has_value() && !file.empty()) {
+    throw Error(ErrorKind::kInvalidArgument, "give the text or -f FILE, not both");
+  }
+  if (text.has_value()) return *text;
+  if (file.empty()) return read_stream(std::cin, "standard input");
+  std::ifstream in(file, std::ios::binary);
+  if (!in) throw Error(ErrorKind::kIo, fmt::format("{}: cannot be opened: {}", file, std::strerror(errno)));
+  return read_stream(in, file);
+}
+
+std::vector<TokenId> PromptOptions::encode(const LanguageModel& model) const {
+  if (tokens.empty()) return model.encode_prompt(read_text(), control());
+  if (text.has_value() || !file.empty()) {
+    throw Error(ErrorKind::kInvalidArgument, "give a text or --tokens, not both");
+  }
+  return parse_ids(tokens);
+}
+
+std::vector<TokenId> parse_ids(std::string_view text) {
+  std::vector<TokenId> ids;
+  constexpr std::string_view kSeparators = ", \t\r\n";
+  for (std::size_t begin = text.find_first_not_of(kSeparators); begin != std::string_view::npos;) {
+    const std::size_t end = std::min(text.find_first_of(kSeparators, begin), text.size());
+    ids.push_back(parse_number<TokenId>(text.substr(begin, end - begin), "token id"));
+    begin = text.find_first_not_of(kSeparators, end);
+  }
+  return ids;
+}
+
+void SamplingOptions::add(CLI::App& command) {
+  const auto number = [&](const char* name, double& value, const char* what) {
+    command.add_option(name, value, what)->capture_default_str();
+  };
+  command.add_option("-n,--max-tokens", max_tokens,
+                     "Tokens to generate at most (default: until the context is full)");
+  number("--temperature", params.temperature, "0 is greedy");
+  command.add_option("--top-k", params.top_k, "Keep the k most probable; 0 is off")->capture_default_str();
+  number("--top-p", params.top_p, "Keep the most probable until their mass reaches p; 1 is off");
+  number("--min-p", params.min_p, "Keep those with at least this share of the largest probability; 0 is off");
+  number("--repetition-penalty", params.repetition_penalty,
+         "Divides (multiplies, if negative) logits seen before");
+  number("--presence-penalty", params.presence_penalty, "Subtracted once from logits of generated tokens");
+  number("--frequency-penalty", params.frequency_penalty, "Subtracted for each time a token was generated");
+  command
+      .add_option("--penalty-window", params.penalty_window, "Tokens the penalties look back on; 0 is all")
+      ->capture_default_str();
+  command.add_option("--logit-bias", logit_bias, "ID:VALUE, added to that token's logit; may be given often");
+  command.add_option("--seed", seed, "Seed of the draw, 0 to 2^64-1, or \"random\"")->capture_default_str();
+  command.add_option("--stop", stop, "Text that ends the generation; may be given often");
+  command.add_flag("--ignore-eos", ignore_eos, "Go on after the model's end token");
+  command.add_option("--context", context, "Positions to use at most; 0 is the model's own")
+      ->capture_default_str();
+}
+
+SamplingParams SamplingOptions::get() const {
+  SamplingParams result = params;
+  if (seed == "random") {
+    std::random_device device;
+    result.seed = (std::uint64_t{device()} << 32) | device();
+  } else {
+    result.seed = parse_number<std::uint64_t>(seed, "seed");
+  }
+  for (const std::string& bias : logit_bias) {
+    const std::size_t colon = bias.find(':');
+    if (colon == std::string::npos) {
+      throw Error(ErrorKind::kInvalidArgument, fmt::format("logit_bias: \"{}\" is not ID:VALUE", bias));
+    }
+    result.logit_bias.emplace_back(
+        parse_number<TokenId>(std::string_view(bias).substr(0, colon), "logit_bias id"),
+        parse_number<double>(std::string_view(bias).substr(colon + 1), "logit_bias value"));
+  }
+  return result;
+}
+
+void print(std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
+    throw Error(ErrorKind::kIo, fmt::format("standard output: {}", std::strerror(errno)));
+  }
+}
+
+std::string in_quotes(std::string_view text) {
+  JsonWriter json;
+  json.value(text);
+  return json.text();
+}
+
+void note(const std::string& line) { fmt::print(stderr, "{}\n", line); }
+
+bool stdout_is_terminal() { return isatty(STDOUT_FILENO) == 1; }
+
+}  // namespace kvasir::cli

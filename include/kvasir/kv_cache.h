@@ -1,0 +1,79 @@
+// The preallocated KV cache: where the key and value of position p of a sequence live.
+#ifndef KVASIR_KV_CACHE_H_
+#define KVASIR_KV_CACHE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kvasir/config.h"
+
+namespace kvasir {
+
+namespace kernels {
+struct KvView;
+}
+
+// A query sees the keys up to its own position and no others: row i of a run that starts at `first_position`
+// sees keys 0 .. last_key_seen(first_position, i).
+inline std::int64_t last_key_seen(std::int64_t first_position, std::int64_t row) {
+  return first_position + row;
+}
+
+// The same rule as the matrix that textbooks draw: [t_new][pos + t_new], true where attention is NOT allowed.
+// Error(kInvalidArgument) for negative arguments.
+std::vector<std::vector<bool>> cache_attention_mask(std::int64_t t_new, std::int64_t pos);
+
+// Keys and values of `batch` sequences, `max_seq` positions each, for every layer: 2 * n_layer * batch *
+// n_kv_head * max_seq * head_dim numbers. Keys are stored after RoPE: a position never changes once written.
+//
+// Thread contract: one writer at a time; the worker threads of one forward pass write disjoint positions.
+class KvCache {
+ public:
+  // Error(kInvalidArgument) if batch < 1 or the config is not valid.
+  KvCache(const Config& config, std::int32_t batch, KvType type = KvType::kF32);
+  ~KvCache();
+  KvCache(KvCache&&) noexcept;
+  KvCache& operator=(KvCache&&) noexcept;
+
+  struct Prefix {
+    std::int64_t positions;
+    std::vector<float> keys, values;  // [batch][n_kv_head][positions][head_dim]
+  };
+
+  // Writes k_new and v_new, [batch][n_kv_head][t_new][head_dim], at positions [pos, pos + t_new) of one layer
+  // and returns that layer's positions [0, pos + t_new). Does not advance pos: every layer writes at the same
+  // one. All sequences must have the same length. Error(kCapacity) if pos + t_new > max_seq; nothing is
+  // written then.
+  Prefix update(std::int32_t layer, std::span<const float> k_new, std::span<const float> v_new,
+                std::int64_t t_new);
+
+  // What positions [0, count) of one layer hold.
+  Prefix read(std::int32_t layer, std::int64_t count) const;
+
+  // Adds t positions to every sequence: called once a forward, after the last layer.
+  void advance(std::int64_t t);
+
+  std::int64_t pos() const { return length(0); }     // positions written so far, when all sequences agree
+  std::int64_t length(std::int32_t sequence) const;  // positions written so far
+  void set_length(std::int32_t sequence, std::int64_t length);  // forward, after writing; or back, to forget
+
+  std::size_t nbytes() const;  // of keys and values, by the formula above
+  std::int32_t batch() const;
+  std::int64_t max_seq() const;
+  KvType type() const;
+  bool fits(const Config& config) const;  // whether it was made for a model of this shape
+
+  // For the kernels: one sequence in one layer.
+  kernels::KvView view(std::int32_t layer, std::int32_t sequence);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace kvasir
+
+#endif  // KVASIR_KV_CACHE_H_

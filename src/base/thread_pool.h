@@ -1,0 +1,59 @@
+// A fixed set of threads that share out the pieces of one piece of work at a time.
+//
+// Pieces are taken dynamically from one atomic counter, so that a thread which the operating system holds up
+// delays only the piece it has in hand. Between two jobs a worker spins for a few microseconds and then
+// sleeps: an idle program burns no processor time, and on a busy machine nobody spins against the thread that
+// it waits for.
+#ifndef KVASIR_BASE_THREAD_POOL_H_
+#define KVASIR_BASE_THREAD_POOL_H_
+
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+namespace kvasir {
+
+// One thread at a time may call parallel_for. The caller works too: a pool of n threads starts n - 1.
+class ThreadPool {
+ public:
+  explicit ThreadPool(int threads);  // at least 1
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int threads() const { return static_cast<int>(workers_.size()) + 1; }
+
+  // Calls fn(i) once for each i in [0, pieces), in no particular order, and returns when all calls have
+  // returned. fn must not throw. pieces < 2^24.
+  template <class F>
+  void parallel_for(std::int64_t pieces, F&& fn) {
+    using Fn = std::remove_reference_t<F>;
+    run(
+        pieces, [](void* context, std::int64_t piece) { (*static_cast<Fn*>(context))(piece); },
+        const_cast<void*>(static_cast<const void*>(&fn)));
+  }
+
+ private:
+  using Call = void (*)(void* context, std::int64_t piece);
+  void run(std::int64_t pieces, Call call, void* context);
+  void work();
+  bool take_and_run_one();
+
+  // generation (16 bits) | pieces (24) | next piece (24), in one word, so that a worker that wakes up late
+  // can never take a piece number of one job for another's.
+  std::atomic<std::uint64_t> ticket_{0};
+  std::atomic<std::int64_t> finished_{0};  // pieces of the current job that have returned
+  std::atomic<bool> stopping_{false};
+  Call call_ = nullptr;  // written only while no job runs
+  void* context_ = nullptr;
+  std::vector<std::thread> workers_;
+};
+
+// How many threads this process may keep busy: its processor affinity, and no more than its cgroup's quota.
+int usable_processors();
+
+}  // namespace kvasir
+
+#endif  // KVASIR_BASE_THREAD_POOL_H_

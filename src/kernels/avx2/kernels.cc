@@ -1,0 +1,54 @@
+// The kernels for AVX2 + FMA + F16C.
+#if defined(__x86_64__)
+
+#include "kernels/kernels.h"
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <tuple>
+#include <utility>
+
+#include "kernels/float_functions.h"
+#include "kernels/half.h"
+#include "kernels/instruction_sets.h"
+
+// Standard headers stay outside of this region: their inline functions are shared with code for older
+// machines.
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c")
+
+namespace kvasir::kernels::avx2 {
+namespace {
+
+// In this order:
+// clang-format off
+#include "kernels/avx2/vector.h"
+#include "kernels/simd/elementwise.h"
+#include "kernels/simd/linear.h"
+#include "kernels/simd/attention.h"
+// clang-format on
+
+}  // namespace
+}  // namespace kvasir::kernels::avx2
+
+namespace kvasir::kernels {
+
+const KernelSet& avx2_kernels() {
+  // Writing to the cache is bound by memory: the reference's loop serves.
+  static const KernelSet kSet = {"avx2",           avx2::linear,   avx2::quantize,
+                                 avx2::round_bf16, avx2::rms_norm, avx2::swiglu,
+                                 avx2::add,        avx2::rope,     reference_kernels().store_kv,
+                                 avx2::attention};
+  return kSet;
+}
+
+}  // namespace kvasir::kernels
+
+#pragma GCC pop_options
+
+#endif  // defined(__x86_64__)

@@ -1,0 +1,191 @@
+// Sixteen float lanes on AVX2 + FMA + F16C: two registers. Included once, inside the target region and
+// namespace of avx2/kernels.cc; the loops over these types are in simd/.
+
+struct F32x16 {
+  __m256 low, high;
+
+  static F32x16 zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+  static F32x16 all(float value) { return {_mm256_set1_ps(value), _mm256_set1_ps(value)}; }
+  static F32x16 load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+  void store(float* p) const {
+    _mm256_storeu_ps(p, low);
+    _mm256_storeu_ps(p + 8, high);
+  }
+};
+
+struct I32x16 {
+  __m256i low, high;
+
+  static I32x16 zero() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+  static I32x16 load(const std::int16_t* p) {
+    return {_mm256_cvtepi16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+            _mm256_cvtepi16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
+  }
+};
+
+inline F32x16 operator+(F32x16 a, F32x16 b) {
+  return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)};
+}
+inline F32x16 operator-(F32x16 a, F32x16 b) {
+  return {_mm256_sub_ps(a.low, b.low), _mm256_sub_ps(a.high, b.high)};
+}
+inline F32x16 operator*(F32x16 a, F32x16 b) {
+  return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)};
+}
+inline F32x16 operator/(F32x16 a, F32x16 b) {
+  return {_mm256_div_ps(a.low, b.low), _mm256_div_ps(a.high, b.high)};
+}
+inline F32x16 negate(F32x16 a) {
+  const __m256 sign = _mm256_set1_ps(-0.0F);
+  return {_mm256_xor_ps(a.low, sign), _mm256_xor_ps(a.high, sign)};
+}
+inline F32x16 fma(F32x16 a, F32x16 b, F32x16 c) {
+  return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
+}
+inline F32x16 max(F32x16 a, F32x16 b) { return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)}; }
+
+// Lane by lane: a < b ? x : y.
+inline F32x16 select_less(F32x16 a, F32x16 b, F32x16 x, F32x16 y) {
+  return {_mm256_blendv_ps(y.low, x.low, _mm256_cmp_ps(a.low, b.low, _CMP_LT_OQ)),
+          _mm256_blendv_ps(y.high, x.high, _mm256_cmp_ps(a.high, b.high, _CMP_LT_OQ))};
+}
+
+// The first `count` lanes of a, the others from b.
+inline F32x16 select_first(std::int64_t count, F32x16 a, F32x16 b) {
+  const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+  const __m256i n = _mm256_set1_epi32(static_cast<int>(count));
+  const __m256i low = _mm256_cmpgt_epi32(n, lane);
+  const __m256i high = _mm256_cmpgt_epi32(n, _mm256_add_epi32(lane, _mm256_set1_epi32(8)));
+  return {_mm256_blendv_ps(b.low, a.low, _mm256_castsi256_ps(low)),
+          _mm256_blendv_ps(b.high, a.high, _mm256_castsi256_ps(high))};
+}
+
+inline F32x16 to_float(I32x16 a) { return {_mm256_cvtepi32_ps(a.low), _mm256_cvtepi32_ps(a.high)}; }
+inline I32x16 operator+(I32x16 a, I32x16 b) {
+  return {_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)};
+}
+inline I32x16 operator*(I32x16 a, I32x16 b) {
+  return {_mm256_mullo_epi32(a.low, b.low), _mm256_mullo_epi32(a.high, b.high)};
+}
+
+// Sum of the lanes as the tree of the definition: i with i + 8, i + 4, i + 2, i + 1.
+inline float tree_sum(F32x16 a) {
+  const __m256 eight = _mm256_add_ps(a.low, a.high);
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
+
+inline float max_lane(F32x16 a) {
+  const __m256 eight = _mm256_max_ps(a.low, a.high);
+  const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps(two, two, 1)));
+}
+
+// 2^n * p, where the integer n stands in the low bits of t = n + kRoundMagic. Two factors: see the
+// definition.
+inline __m256 scale_by_power(__m256 p, __m256 t) {
+  const __m256i bias = _mm256_set1_epi32(127);
+  const __m256i n = _mm256_sub_epi32(_mm256_castps_si256(t), _mm256_set1_epi32(kRoundMagicBits));
+  const __m256i first = _mm256_srai_epi32(n, 1);
+  const __m256i second = _mm256_sub_epi32(n, first);
+  const __m256 scale1 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(first, bias), 23));
+  const __m256 scale2 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(second, bias), 23));
+  return _mm256_mul_ps(_mm256_mul_ps(p, scale1), scale2);
+}
+inline F32x16 scale_by_power(F32x16 p, F32x16 t) {
+  return {scale_by_power(p.low, t.low), scale_by_power(p.high, t.high)};
+}
+
+// ---- The KV cache's number formats
+
+template <KvType type>
+F32x16 load_kv(const std::byte* base, std::size_t index) {
+  if constexpr (type == KvType::kF32) {
+    return F32x16::load(reinterpret_cast<const float*>(base) + index);
+  } else {
+    const __m256i halves = _mm256_loadu_si256(
+        reinterpret_cast<const __m256i*>(reinterpret_cast<const std::uint16_t*>(base) + index));
+    const __m128i low = _mm256_castsi256_si128(halves);
+    const __m128i high = _mm256_extracti128_si256(halves, 1);
+    if constexpr (type == KvType::kF16) {
+      return {_mm256_cvtph_ps(low), _mm256_cvtph_ps(high)};
+    } else {
+      return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(low), 16)),
+              _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(high), 16))};
+    }
+  }
+}
+
+// ---- Integer dot products
+
+// For R rows at once: sums over 4 * groups inputs of x times the weights of 16 outputs. Products of int8 are
+// formed as int16 pairs summed into int32 (exact for every value, -128 too, which the 8-bit multiply-add
+// would saturate).
+template <int R>
+struct IntDot {
+  // Each register: four outputs, two partial sums each.
+  __m256i sums[R][4];
+
+  // w: [groups][16 outputs][4]; x[r]: [groups][4].
+  void run(const std::int8_t* w, const std::int8_t* const* x, int groups) {
+    for (int r = 0; r < R; ++r) {
+      for (int j = 0; j < 4; ++j) sums[r][j] = _mm256_setzero_si256();
+    }
+    for (int g = 0; g < groups; ++g, w += 64) {
+      __m256i inputs[R];
+      for (int r = 0; r < R; ++r) {
+        std::int32_t four;
+        std::memcpy(&four, x[r] + 4 * g, sizeof four);
+        inputs[r] = _mm256_broadcastq_epi64(_mm_cvtepi8_epi16(_mm_cvtsi32_si128(four)));
+      }
+      for (int j = 0; j < 4; ++j) {
+        const __m256i weights =
+            _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(w + 16 * j)));
+        for (int r = 0; r < R; ++r) {
+          sums[r][j] = _mm256_add_epi32(sums[r][j], _mm256_madd_epi16(weights, inputs[r]));
+        }
+      }
+    }
+  }
+
+  I32x16 result(int r) const {
+    // hadd gives outputs 0 1 4 5 | 2 3 6 7; the permutation puts them in order.
+    const __m256i low = _mm256_hadd_epi32(sums[r][0], sums[r][1]);
+    const __m256i high = _mm256_hadd_epi32(sums[r][2], sums[r][3]);
+    return {_mm256_permute4x64_epi64(low, 0xd8), _mm256_permute4x64_epi64(high, 0xd8)};
+  }
+};
+
+// ---- Quantization of one block of 32 inputs
+
+inline std::uint32_t absmax_bits(const float* x) {
+  const __m256i mask = _mm256_set1_epi32(0x7fffffff);
+  const auto magnitude = [&](int i) {
+    return _mm256_and_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + 8 * i)), mask);
+  };
+  const __m256i eight = _mm256_max_epu32(_mm256_max_epu32(magnitude(0), magnitude(1)),
+                                         _mm256_max_epu32(magnitude(2), magnitude(3)));
+  const __m128i four = _mm_max_epu32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+  const __m128i two = _mm_max_epu32(four, _mm_shuffle_epi32(four, 0x4e));
+  return static_cast<std::uint32_t>(_mm_cvtsi128_si32(_mm_max_epu32(two, _mm_shuffle_epi32(two, 0xb1))));
+}
+
+// quants[i] = x[i] / scale to the nearest integer; returns their sum.
+inline std::int32_t quantize_block(const float* x, float scale, std::int8_t* quants) {
+  const __m256 divisor = _mm256_set1_ps(scale);
+  __m256i values[4];
+  for (int i = 0; i < 4; ++i)
+    values[i] = _mm256_cvtps_epi32(_mm256_div_ps(_mm256_loadu_ps(x + 8 * i), divisor));
+  const __m256i eight =
+      _mm256_add_epi32(_mm256_add_epi32(values[0], values[1]), _mm256_add_epi32(values[2], values[3]));
+  const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+  const __m128i two = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+  const __m256i pairs0 = _mm256_packs_epi32(values[0], values[1]);
+  const __m256i pairs1 = _mm256_packs_epi32(values[2], values[3]);
+  const __m256i bytes = _mm256_packs_epi16(pairs0, pairs1);
+  const __m256i ordered = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(quants), ordered);
+  return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0xb1)));
+}

@@ -1,0 +1,50 @@
+// Which kernel sets this machine can run, and which one to take.
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/instruction_sets.h"
+#include "kernels/kernels.h"
+#include "kvasir/error.h"
+
+namespace kvasir::kernels {
+namespace {
+
+constexpr std::string_view kKnownNames[] = {"scalar", "avx2"};
+
+std::vector<const KernelSet*> detect() {
+  std::vector<const KernelSet*> sets = {&reference_kernels()};
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
+    sets.push_back(&avx2_kernels());
+  }
+#endif
+  return sets;
+}
+
+}  // namespace
+
+std::span<const KernelSet* const> available_kernels() {
+  static const std::vector<const KernelSet*> sets = detect();
+  return sets;
+}
+
+const KernelSet& default_kernels() {
+  const auto sets = available_kernels();
+  const char* wanted = std::getenv("KVASIR_ISA");
+  if (wanted == nullptr || *wanted == '\0') return *sets.back();
+  std::string names;
+  for (const KernelSet* set : sets) {
+    if (std::string_view(wanted) == set->name) return *set;
+    names += names.empty() ? set->name : std::string(", ") + set->name;
+  }
+  bool known = false;
+  for (const std::string_view name : kKnownNames) known = known || name == wanted;
+  throw Error(ErrorKind::kInvalidArgument, std::string("KVASIR_ISA=") + wanted +
+                                               (known ? ": this machine lacks that instruction set; it has "
+                                                      : ": no such kernel set; this machine has ") +
+                                               names);
+}
+
+}  // namespace kvasir::kernels

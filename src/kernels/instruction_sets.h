@@ -1,0 +1,15 @@
+// The kernel sets beside the reference. Each may be called only on a machine that has its instructions.
+#ifndef KVASIR_KERNELS_INSTRUCTION_SETS_H_
+#define KVASIR_KERNELS_INSTRUCTION_SETS_H_
+
+#include "kernels/kernels.h"
+
+namespace kvasir::kernels {
+
+#if defined(__x86_64__)
+const KernelSet& avx2_kernels();  // AVX2, FMA, F16C
+#endif
+
+}  // namespace kvasir::kernels
+
+#endif  // KVASIR_KERNELS_INSTRUCTION_SETS_H_

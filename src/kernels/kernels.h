@@ -1,0 +1,125 @@
+// The arithmetic of the engine: one table of functions per instruction set, all with the same bits.
+//
+// reference/ is the definition: plain scalar code, one operation after the other. Every other set computes
+// exactly that. docs/arithmetic.md gives the definition in words.
+#ifndef KVASIR_KERNELS_KERNELS_H_
+#define KVASIR_KERNELS_KERNELS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernels/packed_matrix.h"
+#include "kvasir/config.h"
+
+namespace kvasir::kernels {
+
+inline constexpr std::int64_t kCacheBlock = 16;  // positions in one block of the KV cache
+inline constexpr std::int64_t kSpan = 256;       // positions in one span of the attention sum
+
+// The inputs of a linear layer, in the form that the layout of its weights asks for.
+struct InputRows {
+  const float* floats = nullptr;        // kF32, kBF16: [rows][k]
+  const std::int8_t* quants = nullptr;  // integer layouts: [rows][k]
+  const float* scales = nullptr;        // [rows][k / 32]
+  const std::int32_t* sums = nullptr;   // [rows][k / 32], sum of each block's quants
+};
+
+inline constexpr std::size_t kv_type_bytes(KvType type) { return type == KvType::kF32 ? 4 : 2; }
+
+// The keys and values of one sequence in one layer. Block b holds the positions 16 b .. 16 b + 15; within a
+// block keys lie as [kv head][dim][slot] and values as [kv head][slot][dim]. A cache whose capacity is no
+// multiple of 16 ends with a block of fewer slots. 15 elements after the last block must be readable.
+struct KvView {
+  KvType type = KvType::kF32;
+  std::byte* k = nullptr;
+  std::byte* v = nullptr;
+  std::span<const std::size_t> block_offsets;  // in elements, the same for k and v
+  std::int64_t capacity = 0;                   // positions
+
+  std::int64_t slots(std::int64_t block) const {
+    const std::int64_t left = capacity - block * kCacheBlock;
+    return left < kCacheBlock ? left : kCacheBlock;
+  }
+  // Elements from k (v) to the number of one position, kv head and dim.
+  std::size_t k_index(std::int64_t position, std::int64_t head, std::int64_t dim,
+                      std::int64_t head_dim) const {
+    const std::int64_t block = position / kCacheBlock;
+    return block_offsets[static_cast<std::size_t>(block)] +
+           static_cast<std::size_t>((head * head_dim + dim) * slots(block) + position % kCacheBlock);
+  }
+  std::size_t v_index(std::int64_t position, std::int64_t head, std::int64_t dim,
+                      std::int64_t head_dim) const {
+    const std::int64_t block = position / kCacheBlock;
+    return block_offsets[static_cast<std::size_t>(block)] +
+           static_cast<std::size_t>((head * slots(block) + position % kCacheBlock) * head_dim + dim);
+  }
+};
+
+// One number of the cache; index as KvView gives it.
+float load_kv(KvType type, const std::byte* base, std::size_t index);
+
+// One query position against one kv head: the n_group query heads that share it.
+struct AttentionQuery {
+  const float* q;  // [n_group][head_dim]
+  float* out;      // [n_group][head_dim]
+  std::int64_t n_group;
+  std::int64_t head_dim;
+  std::int64_t kv_head;
+  std::int64_t first_position;  // first position seen (0 without a window)
+  std::int64_t last_position;   // last position seen: the query's own
+  float scale;                  // multiplies each score
+};
+
+// Floats of scratch that attention() needs to look back over `positions` positions.
+std::size_t attention_scratch(std::int64_t n_group, std::int64_t head_dim, std::int64_t positions);
+
+struct KernelSet {
+  const char* name;
+
+  // Panels [panel_begin, panel_end) of y[r][n] = x[r] . w[n] for `rows` rows; y has y_stride floats a row.
+  void (*linear)(const PackedMatrix& w, std::int64_t panel_begin, std::int64_t panel_end, const InputRows& x,
+                 std::int64_t rows, float* y, std::int64_t y_stride);
+
+  // One row of k inputs to int8 blocks of 32: scale = absmax / 127, quant = x / scale rounded to nearest
+  // even. A block below 2^-100 becomes zeros with scale 0; one with a value that is not finite gets a scale
+  // that is not.
+  void (*quantize)(const float* x, std::int64_t k, std::int8_t* quants, float* scales, std::int32_t* sums);
+
+  // Rounds to bfloat16 (nearest even); |x| < 2^-48 becomes 0, so that no product with a bfloat16 weight of
+  // that range is ever subnormal (hardware bfloat16 instructions flush those).
+  void (*round_bf16)(const float* x, std::int64_t k, float* y);
+
+  // y = x / sqrt(mean(x^2) + eps) * weight.
+  void (*rms_norm)(const float* x, const float* weight, float eps, std::int64_t n, float* y);
+
+  // out = silu(gate) * up.
+  void (*swiglu)(const float* gate, const float* up, std::int64_t n, float* out);
+
+  // x += y.
+  void (*add)(float* x, const float* y, std::int64_t n);
+
+  // Rotates the pairs of one head in place; cos and sin: [head_dim / 2].
+  void (*rope)(float* head, const float* cos, const float* sin, std::int64_t head_dim, RopePairing pairing);
+
+  // Rounds one position's keys and values, [n_kv_head][head_dim] each, into the cache.
+  void (*store_kv)(const KvView& cache, std::int64_t position, const float* k, const float* v,
+                   std::int64_t n_kv_head, std::int64_t head_dim);
+
+  // scratch: attention_scratch() floats.
+  void (*attention)(const KvView& cache, const AttentionQuery& query, float* scratch);
+};
+
+// The definition.
+const KernelSet& reference_kernels();
+
+// All sets that this machine can run, slowest first; the first is the reference.
+std::span<const KernelSet* const> available_kernels();
+
+// The fastest available set, or the one that the environment variable KVASIR_ISA names.
+// Error(kInvalidArgument) if that is unknown or this machine lacks it.
+const KernelSet& default_kernels();
+
+}  // namespace kvasir::kernels
+
+#endif  // KVASIR_KERNELS_KERNELS_H_

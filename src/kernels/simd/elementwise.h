@@ -1,0 +1,123 @@
+// Everything between the linear layers, over 16 lanes. Included as linear.h is.
+
+inline F32x16 exp_f32(F32x16 x) {
+  const F32x16 t = fma(x, F32x16::all(kLog2E), F32x16::all(kRoundMagic));
+  const F32x16 n = t - F32x16::all(kRoundMagic);
+  F32x16 r = fma(n, F32x16::all(-kLn2High), x);
+  r = fma(n, F32x16::all(-kLn2Low), r);
+  F32x16 p = F32x16::all(kExpCoefficients[0]);
+  for (int i = 1; i < 6; ++i) p = fma(p, r, F32x16::all(kExpCoefficients[i]));
+  p = fma(p, r, F32x16::all(1.0F));
+  p = fma(p, r, F32x16::all(1.0F));
+  const F32x16 result = scale_by_power(p, t);
+  const F32x16 not_small = select_less(x, F32x16::all(kExpUnderflow), F32x16::zero(), result);
+  return select_less(F32x16::all(kExpOverflow), x, F32x16::all(std::numeric_limits<float>::infinity()),
+                     not_small);
+}
+
+inline float exp_f32(float x) {
+  float lanes[kPanel];
+  exp_f32(F32x16::all(x)).store(lanes);
+  return lanes[0];
+}
+
+// Calls fn(i, count) for each 16 of [0, n) with count = 16, and for what is left with a smaller count.
+template <class Fn>
+void for_each_16(std::int64_t n, Fn fn) {
+  std::int64_t i = 0;
+  for (; i + 16 <= n; i += 16) fn(i, std::int64_t{16});
+  if (i < n) fn(i, n - i);
+}
+
+// Lanes from count on are zero.
+inline F32x16 load_first(const float* p, std::int64_t count) {
+  if (count == 16) return F32x16::load(p);
+  float all[16] = {};
+  std::memcpy(all, p, static_cast<std::size_t>(count) * sizeof(float));
+  return F32x16::load(all);
+}
+
+inline void store_first(F32x16 value, float* p, std::int64_t count) {
+  if (count == 16) {
+    value.store(p);
+    return;
+  }
+  float all[16];
+  value.store(all);
+  std::memcpy(p, all, static_cast<std::size_t>(count) * sizeof(float));
+}
+
+void quantize(const float* x, std::int64_t k, std::int8_t* quants, float* scales, std::int32_t* sums) {
+  for (std::int64_t block = 0; block < k / kQuantBlock; ++block) {
+    const float* values = x + block * kQuantBlock;
+    std::int8_t* out = quants + block * kQuantBlock;
+    const std::uint32_t bits = absmax_bits(values);
+    const auto absmax = std::bit_cast<float>(bits);
+    const bool zero = absmax < 0x1p-100F;
+    const float scale = zero ? 0.0F : absmax / 127.0F;
+    if (zero || bits >= 0x7f800000) {
+      std::memset(out, 0, kQuantBlock);
+      sums[block] = 0;
+    } else {
+      sums[block] = quantize_block(values, scale, out);
+    }
+    scales[block] = scale;
+  }
+}
+
+void round_bf16(const float* x, std::int64_t k, float* y) {
+  for (std::int64_t i = 0; i < k; ++i) {
+    const float rounded = bf16_to_f32(f32_to_bf16(x[i]));
+    y[i] = std::fabs(rounded) < 0x1p-48F ? 0.0F : rounded;
+  }
+}
+
+void rms_norm(const float* x, const float* weight, float eps, std::int64_t n, float* y) {
+  F32x16 lanes[4];
+  for (F32x16& four : lanes) four = F32x16::zero();
+  for_each_16(n, [&](std::int64_t i, std::int64_t count) {
+    const F32x16 values = load_first(x + i, count);
+    F32x16& sum = lanes[i / 16 % 4];
+    sum = fma(values, values, sum);
+  });
+  const float mean = tree_sum((lanes[0] + lanes[2]) + (lanes[1] + lanes[3])) / static_cast<float>(n);
+  const F32x16 scale = F32x16::all(1.0F / std::sqrt(mean + eps));
+  for_each_16(n, [&](std::int64_t i, std::int64_t count) {
+    store_first((load_first(x + i, count) * scale) * load_first(weight + i, count), y + i, count);
+  });
+}
+
+void swiglu(const float* gate, const float* up, std::int64_t n, float* out) {
+  for_each_16(n, [&](std::int64_t i, std::int64_t count) {
+    const F32x16 g = load_first(gate + i, count);
+    const F32x16 silu = g / (F32x16::all(1.0F) + exp_f32(negate(g)));
+    store_first(silu * load_first(up + i, count), out + i, count);
+  });
+}
+
+void add(float* x, const float* y, std::int64_t n) {
+  for_each_16(n, [&](std::int64_t i, std::int64_t count) {
+    store_first(load_first(x + i, count) + load_first(y + i, count), x + i, count);
+  });
+}
+
+void rope(float* head, const float* cos, const float* sin, std::int64_t head_dim, RopePairing pairing) {
+  const std::int64_t half = head_dim / 2;
+  if (pairing == RopePairing::kInterleaved) {
+    for (std::int64_t i = 0; i < half; ++i) {
+      const float a = head[2 * i];
+      const float b = head[2 * i + 1];
+      head[2 * i] = std::fma(a, cos[i], -(b * sin[i]));
+      head[2 * i + 1] = std::fma(b, cos[i], a * sin[i]);
+    }
+    return;
+  }
+  for_each_16(half, [&](std::int64_t i, std::int64_t count) {
+    const F32x16 a = load_first(head + i, count);
+    const F32x16 b = load_first(head + half + i, count);
+    const F32x16 c = load_first(cos + i, count);
+    const F32x16 s = load_first(sin + i, count);
+    store_first(fma(a, c, negate(b * s)), head + i, count);
+    store_first(fma(b, c, a * s), head + half + i, count);
+  });
+}

@@ -1,0 +1,102 @@
+#include "kvasir/executor.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <string_view>
+
+#include "base/aligned_buffer.h"
+#include "base/thread_pool.h"
+#include "kernels/kernels.h"
+#include "kvasir/error.h"
+#include "model/linear_inputs.h"
+
+namespace kvasir {
+namespace {
+
+constexpr int kMaxThreads = 1024;
+
+int check_threads(int threads) {
+  if (threads < 0 || threads > kMaxThreads) {
+    throw Error(
+        ErrorKind::kInvalidArgument,
+        fmt::format("threads is {}, must be 0 (all that the process may use) to {}", threads, kMaxThreads));
+  }
+  return threads == 0 ? usable_processors() : threads;
+}
+
+const kernels::KernelSet& find_kernels(const std::string& name) {
+  if (name.empty()) return kernels::default_kernels();
+  for (const kernels::KernelSet* set : kernels::available_kernels()) {
+    if (name == set->name) return *set;
+  }
+  throw Error(ErrorKind::kInvalidArgument,
+              fmt::format("kernel set \"{}\" is unknown or not for this machine", name));
+}
+
+}  // namespace
+
+struct Executor::Buffers {
+  std::array<AlignedBuffer<float>, static_cast<std::size_t>(Buffer::kCount)> floats;
+};
+
+Executor::Executor(int threads, const std::string& kernel_set)
+    : kernels_(&find_kernels(kernel_set)),
+      buffers_(std::make_unique<Buffers>()),
+      linear_inputs_(std::make_unique<LinearInputs>()) {
+  pool_ = std::make_unique<ThreadPool>(check_threads(threads));
+}
+
+Executor::~Executor() = default;
+Executor::Executor(Executor&&) noexcept = default;
+Executor& Executor::operator=(Executor&&) noexcept = default;
+
+int Executor::threads() const { return pool_->threads(); }
+
+float* Executor::buffer(Buffer which, std::size_t floats) {
+  AlignedBuffer<float>& buffer = buffers_->floats[static_cast<std::size_t>(which)];
+  buffer.reserve(floats);
+  return buffer.data();
+}
+
+void Executor::LinearInputs::set(const float* x, std::int64_t rows, std::int64_t k) {
+  x_ = x;
+  rows_ = rows;
+  k_ = k;
+  quantized_ = rounded_ = false;
+}
+
+kernels::InputRows Executor::LinearInputs::get(kernels::WeightLayout layout, Executor& executor) {
+  const auto size = static_cast<std::size_t>(rows_ * k_);
+  switch (layout) {
+    case kernels::WeightLayout::kF32:
+      return {.floats = x_};
+    case kernels::WeightLayout::kBF16:
+      if (!rounded_) {
+        bf16_.reserve(size);
+        executor.pool().parallel_for(rows_, [&](std::int64_t row) {
+          executor.kernels().round_bf16(x_ + row * k_, k_, bf16_.data() + row * k_);
+        });
+        rounded_ = true;
+      }
+      return {.floats = bf16_.data()};
+    case kernels::WeightLayout::kInt8:
+    case kernels::WeightLayout::kInt8Min:
+    case kernels::WeightLayout::kSuperBlock:
+      break;
+  }
+  if (!quantized_) {
+    quants_.reserve(size);
+    scales_.reserve(size / kernels::kQuantBlock);
+    sums_.reserve(size / kernels::kQuantBlock);
+    executor.pool().parallel_for(rows_, [&](std::int64_t row) {
+      const std::int64_t block = row * k_ / kernels::kQuantBlock;
+      executor.kernels().quantize(x_ + row * k_, k_, quants_.data() + row * k_, scales_.data() + block,
+                                  sums_.data() + block);
+    });
+    quantized_ = true;
+  }
+  return {.quants = quants_.data(), .scales = scales_.data(), .sums = sums_.data()};
+}
+
+}  // namespace kvasir

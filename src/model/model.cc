@@ -1,0 +1,232 @@
+#include "kvasir/model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "base/float_environment.h"
+#include "base/thread_pool.h"
+#include "kernels/dequantize.h"
+#include "kernels/kernels.h"
+#include "kernels/packed_matrix.h"
+#include "kvasir/error.h"
+#include "kvasir/layers.h"
+#include "model/hyperparameters.h"
+#include "model/weight_source.h"
+
+namespace kvasir {
+namespace {
+
+// Takes tensors out of a source: checks their shapes, packs them, and remembers which were used.
+class Loader {
+ public:
+  Loader(const WeightSource& weights, Activations activations, Executor& executor)
+      : weights_(weights), activations_(activations), executor_(executor) {}
+
+  TensorView tensor(const std::string& name, std::vector<std::uint64_t> shape) {
+    TensorView view = weights_.get(name);
+    if (view.shape != shape) {
+      refuse(fmt::format("tensor {} has shape [{}], expected [{}]", name, fmt::join(view.shape, ", "),
+                         fmt::join(shape, ", ")));
+    }
+    used_.insert(name);
+    return view;
+  }
+
+  RmsNorm norm(const std::string& name, const Config& config) {
+    const TensorView view = tensor(name, {static_cast<std::uint64_t>(config.d_model)});
+    std::vector<float> values(static_cast<std::size_t>(config.d_model));
+    kernels::dequantize(view.type, view.data.data(), values);
+    return {std::move(values), config.rms_eps};
+  }
+
+  Linear linear(const std::string& name, std::int64_t out, std::int64_t in) {
+    const TensorView view = tensor(name, {static_cast<std::uint64_t>(out), static_cast<std::uint64_t>(in)});
+    auto packed = std::make_shared<kernels::PackedMatrix>(
+        kernels::make_packed_matrix(view.type, out, in, activations_));
+    executor_.pool().parallel_for(packed->panels(), [&](std::int64_t panel) {
+      kernels::pack_panel(*packed, view.type, view.data.data(), panel);
+    });
+    packed_bytes_ += packed->nbytes();
+    return Linear(std::move(packed));
+  }
+
+  // A tensor that nobody took would have changed the results: the file holds a model that we do not know.
+  void refuse_unused() const {
+    for (const std::string& name : weights_.names()) {
+      if (!used_.contains(name)) refuse(fmt::format("tensor {} has no place in this architecture", name));
+    }
+  }
+
+  std::size_t packed_bytes() const { return packed_bytes_; }
+
+ private:
+  [[noreturn]] void refuse(const std::string& message) const {
+    throw Error(ErrorKind::kFormat, fmt::format("{}: {}", weights_.description(), message));
+  }
+
+  const WeightSource& weights_;
+  Activations activations_;
+  Executor& executor_;
+  std::set<std::string> used_;
+  std::size_t packed_bytes_ = 0;
+};
+
+Block load_block(Loader& loader, const Config& config, std::int32_t layer) {
+  const std::string prefix = fmt::format("model.layers.{}.", layer);
+  const std::int64_t q_size = std::int64_t{config.n_head} * config.head_dim;
+  const std::int64_t kv_size = std::int64_t{config.n_kv_head} * config.head_dim;
+  const auto linear = [&](const char* name, std::int64_t out, std::int64_t in) {
+    return loader.linear(prefix + name, out, in);
+  };
+  return {loader.norm(prefix + "input_layernorm.weight", config),
+          Attention(config, layer, linear("self_attn.q_proj.weight", q_size, config.d_model),
+                    linear("self_attn.k_proj.weight", kv_size, config.d_model),
+                    linear("self_attn.v_proj.weight", kv_size, config.d_model),
+                    linear("self_attn.o_proj.weight", config.d_model, q_size)),
+          loader.norm(prefix + "post_attention_layernorm.weight", config),
+          Mlp(linear("mlp.gate_proj.weight", config.d_ff, config.d_model),
+              linear("mlp.up_proj.weight", config.d_ff, config.d_model),
+              linear("mlp.down_proj.weight", config.d_model, config.d_ff))};
+}
+
+}  // namespace
+
+struct Model::State {
+  Config config;
+  Activations activations;
+  std::shared_ptr<const void> keep_alive;  // owns what `embedding` looks at
+  TensorView embedding;                    // [vocab_size][d_model], as stored
+  Rope rope;
+  std::vector<Block> blocks;
+  RmsNorm norm;
+  Linear head;
+  std::size_t weight_bytes;
+
+  void embed(TokenId id, float* out) const {
+    const TensorTypeInfo& info = tensor_type_info(embedding.type);
+    const auto d_model = static_cast<std::size_t>(config.d_model);
+    const std::size_t row_bytes = d_model / info.block_values * info.block_bytes;
+    kernels::dequantize(embedding.type, embedding.data.data() + static_cast<std::size_t>(id) * row_bytes,
+                        {out, d_model});
+  }
+
+  void check_runs(std::span<const Run> runs, const KvCache& cache) const;
+  std::int64_t gather_logit_rows(std::span<const Run> runs, const float* x, float* out) const;
+};
+
+Model Model::from_gguf(std::shared_ptr<const GgufFile> file, Activations activations, Executor& executor) {
+  const Config config = config_from_gguf(*file);
+  const GgufWeights weights(*file);
+  return {config, weights, activations, executor, std::move(file)};
+}
+
+Model::Model(const Config& config, const WeightSource& weights, Activations activations, Executor& executor,
+             std::shared_ptr<const void> keep_alive) {
+  check_config(config);
+  Loader loader(weights, activations, executor);
+  const std::string embedding_name = "model.embed_tokens.weight";
+  const std::string head_name = weights.has("lm_head.weight") ? "lm_head.weight" : embedding_name;
+  const TensorView embedding = loader.tensor(embedding_name, {static_cast<std::uint64_t>(config.vocab_size),
+                                                              static_cast<std::uint64_t>(config.d_model)});
+  std::vector<Block> blocks;
+  for (std::int32_t layer = 0; layer < config.n_layer; ++layer)
+    blocks.push_back(load_block(loader, config, layer));
+  RmsNorm norm = loader.norm("model.norm.weight", config);
+  Linear head = loader.linear(head_name, config.vocab_size, config.d_model);
+  loader.refuse_unused();
+  state_ = std::make_unique<const State>(State{config, activations, std::move(keep_alive), embedding,
+                                               Rope(config.head_dim, config.rope_theta, config.rope_pairing),
+                                               std::move(blocks), std::move(norm), std::move(head),
+                                               loader.packed_bytes()});
+}
+
+Model::~Model() = default;
+Model::Model(Model&&) noexcept = default;
+Model& Model::operator=(Model&&) noexcept = default;
+
+const Config& Model::config() const { return state_->config; }
+std::size_t Model::weight_bytes() const { return state_->weight_bytes; }
+Activations Model::activations() const { return state_->activations; }
+
+void Model::State::check_runs(std::span<const Run> runs, const KvCache& cache) const {
+  const auto refuse = [](const std::string& message) { throw Error(ErrorKind::kInvalidArgument, message); };
+  if (!cache.fits(config)) refuse("forward: the cache was made for a model of another shape");
+  std::set<std::int32_t> seen;
+  for (const Run& run : runs) {
+    const auto count = static_cast<std::int64_t>(run.tokens.size());
+    if (run.sequence < 0 || run.sequence >= cache.batch()) {
+      refuse(fmt::format("forward: no sequence {} in a cache of {}", run.sequence, cache.batch()));
+    }
+    if (!seen.insert(run.sequence).second)
+      refuse(fmt::format("forward: two runs of sequence {}", run.sequence));
+    if (count == 0) refuse("forward: a run without tokens");
+    if (run.n_logits < 0 || run.n_logits > count) {
+      refuse(fmt::format("forward: logits of {} tokens wanted from a run of {}", run.n_logits, count));
+    }
+    if (run.first_position < 0 || run.first_position > cache.length(run.sequence)) {
+      refuse(fmt::format("forward: a run at position {} of a sequence of {}", run.first_position,
+                         cache.length(run.sequence)));
+    }
+    if (run.first_position + count > cache.max_seq()) {
+      throw Error(ErrorKind::kCapacity, fmt::format("KV cache overflow: {} positions, but max_seq is {}",
+                                                    run.first_position + count, cache.max_seq()));
+    }
+    for (const TokenId id : run.tokens) {
+      if (id < 0 || id >= config.vocab_size) {
+        refuse(fmt::format("token id {} is outside the vocabulary of {}", id, config.vocab_size));
+      }
+    }
+  }
+}
+
+// Packs the rows whose logits are wanted, [n][d_model]; returns n.
+std::int64_t Model::State::gather_logit_rows(std::span<const Run> runs, const float* x, float* out) const {
+  const std::int64_t d_model = config.d_model;
+  std::int64_t n = 0, run_end = 0;
+  for (const Run& run : runs) {
+    run_end += static_cast<std::int64_t>(run.tokens.size());
+    std::copy_n(x + (run_end - run.n_logits) * d_model, run.n_logits * d_model, out + n * d_model);
+    n += run.n_logits;
+  }
+  return n;
+}
+
+void Model::forward(std::span<const Run> runs, KvCache& cache, Executor& executor,
+                    std::vector<float>& logits) const {
+  const FloatEnvironment environment;
+  state_->check_runs(runs, cache);
+  std::vector<Row> rows;
+  std::vector<TokenId> tokens;
+  for (const Run& run : runs) {
+    for (std::size_t i = 0; i < run.tokens.size(); ++i) {
+      rows.push_back({run.sequence, run.first_position + static_cast<std::int64_t>(i)});
+    }
+    tokens.insert(tokens.end(), run.tokens.begin(), run.tokens.end());
+  }
+  const std::int64_t d_model = config().d_model, half = config().head_dim / 2;
+  float* x = executor.buffer(Executor::Buffer::kResidual, rows.size() * static_cast<std::size_t>(d_model));
+  float* cos = executor.buffer(Executor::Buffer::kCos, rows.size() * static_cast<std::size_t>(half));
+  float* sin = executor.buffer(Executor::Buffer::kSin, rows.size() * static_cast<std::size_t>(half));
+  executor.pool().parallel_for(static_cast<std::int64_t>(rows.size()), [&](std::int64_t r) {
+    state_->embed(tokens[static_cast<std::size_t>(r)], x + r * d_model);
+    state_->rope.angles(rows[static_cast<std::size_t>(r)].position, cos + r * half, sin + r * half);
+  });
+
+  const ForwardPass pass{executor, cache, rows, cos, sin};
+  for (const Block& block : state_->blocks) block.forward(pass, x, d_model);
+  for (const Run& run : runs) {
+    cache.set_length(run.sequence, run.first_position + static_cast<std::int64_t>(run.tokens.size()));
+  }
+
+  float* last = executor.buffer(Executor::Buffer::kNormed, rows.size() * static_cast<std::size_t>(d_model));
+  const std::int64_t n = state_->gather_logit_rows(runs, x, last);
+  logits.resize(static_cast<std::size_t>(n) * static_cast<std::size_t>(config().vocab_size));
+  if (n == 0) return;
+  state_->norm.forward(executor, last, n, last);
+  state_->head.forward(executor, last, n, logits.data());
+}
+
+}  // namespace kvasir

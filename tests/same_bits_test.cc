@@ -1,0 +1,196 @@
+// The promise: whatever the schedule, the same bits as the naive path. On small models with random weights;
+// the same grid runs on a real model in smollm2_test.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/kernels.h"
+#include "kvasir/error.h"
+#include "kvasir/lab.h"
+#include "kvasir/sequence_runner.h"
+#include "model/weight_source.h"
+
+namespace kvasir {
+namespace {
+
+Config small_config() {
+  Config config;
+  config.vocab_size = 100;  // no multiple of 16
+  config.max_seq = 600;     // no multiple of 16, three spans of 256
+  config.n_layer = 2;
+  config.n_head = 6;
+  config.n_kv_head = 2;
+  config.head_dim = 12;  // no multiple of 16
+  config.d_model = 40;
+  config.d_ff = 60;
+  return config;
+}
+
+std::vector<TokenId> random_ids(unsigned seed, std::size_t count, std::int32_t vocab_size) {
+  std::mt19937 random(seed);
+  std::vector<TokenId> ids(count);
+  for (TokenId& id : ids) id = static_cast<TokenId>(random() % static_cast<unsigned>(vocab_size));
+  return ids;
+}
+
+bool same_bits(std::span<const float> a, std::span<const float> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+}
+
+// Equality is not correctness: an engine of zeros or NaNs must not pass.
+void expect_meaningful(std::span<const float> logits) {
+  float low = logits[0], high = logits[0];
+  for (const float value : logits) {
+    ASSERT_TRUE(std::isfinite(value));
+    low = std::min(low, value);
+    high = std::max(high, value);
+  }
+  ASSERT_GT(high - low, 0.5F);
+}
+
+class SameBits : public ::testing::Test {
+ protected:
+  SameBits() : model_(small_config(), random_weights(small_config(), 5)) {}
+
+  // Every position's logits from its own run from position 0, on one thread, with the definition's kernels.
+  std::vector<float> slow_path(const std::vector<TokenId>& ids, KvType kv_type) {
+    Executor executor(1, "scalar");
+    SequenceRunner runner(model_.model(), executor, 1, static_cast<std::int64_t>(ids.size()), kv_type,
+                          {.use_cache = false});
+    std::vector<float> logits;
+    for (const TokenId& id : ids) {
+      const auto row = runner.append({&id, 1});
+      logits.insert(logits.end(), row.begin(), row.end());
+    }
+    return logits;
+  }
+
+  TinyLM model_;
+};
+
+TEST_F(SameBits, ForEveryChunkThreadCountKernelSetAndCacheType) {
+  for (const std::size_t length : {129U, 280U}) {
+    const std::vector<TokenId> ids = random_ids(static_cast<unsigned>(length), length, 100);
+    for (const KvType kv_type : {KvType::kF32, KvType::kF16, KvType::kBF16}) {
+      if (length == 280 && kv_type != KvType::kF16) continue;  // the slow path takes its time
+      const std::vector<float> expected = slow_path(ids, kv_type);
+      expect_meaningful(expected);
+      for (const kernels::KernelSet* set : kernels::available_kernels()) {
+        for (const int threads : {1, 2, 3, 7}) {
+          if (std::string(set->name) == "scalar" && threads != 2) continue;
+          Executor executor(threads, set->name);
+          for (const std::int64_t chunk : {1, 2, 3, 7, 15, 16, 17, 31, 32, 33, 64, 127, 128, 129, 512, 0}) {
+            SequenceRunner runner(model_.model(), executor, 1, static_cast<std::int64_t>(length), kv_type,
+                                  {.prefill_chunk = chunk});
+            const auto logits = runner.append(ids, static_cast<std::int64_t>(length));
+            ASSERT_TRUE(same_bits(logits, expected))
+                << length << " tokens, chunk " << chunk << ", " << threads << " threads, " << set->name;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(SameBits, ForEverySequenceOfABatchWhereverItStands) {
+  // Five sequences of different lengths, each alone first; then together, joining late and in any order.
+  std::vector<std::vector<TokenId>> prompts;
+  std::vector<std::vector<float>> alone;
+  Executor executor(2);
+  const Config config = small_config();
+  for (unsigned i = 0; i < 5; ++i) {
+    prompts.push_back(random_ids(100 + i, 20 + 13 * i, 100));
+    SequenceRunner runner(model_.model(), executor, 1, 600, KvType::kF32, {});
+    const auto logits = runner.append(prompts.back(), static_cast<std::int64_t>(prompts.back().size()));
+    alone.emplace_back(logits.begin(), logits.end());
+  }
+  std::mt19937 random(7);
+  for (int trial = 0; trial < 30; ++trial) {
+    KvCache cache(config, 5);
+    std::vector<std::size_t> done(5, 0);
+    std::vector<std::vector<float>> got(5);
+    while (true) {
+      std::vector<kvasir::Run> runs;
+      for (const std::size_t s :
+           {trial % 5, (trial + 3) % 5, (trial + 1) % 5, (trial + 4) % 5, (trial + 2) % 5}) {
+        const std::size_t left = prompts[s].size() - done[s];
+        if (left == 0 || random() % 3 == 0) continue;
+        const std::size_t n = std::min<std::size_t>(left, 1 + random() % 9);
+        runs.push_back({static_cast<std::int32_t>(s), std::span(prompts[s]).subspan(done[s], n),
+                        static_cast<std::int64_t>(done[s]), static_cast<std::int64_t>(n)});
+      }
+      if (done[0] == prompts[0].size() && done[1] == prompts[1].size() && done[2] == prompts[2].size() &&
+          done[3] == prompts[3].size() && done[4] == prompts[4].size()) {
+        break;
+      }
+      if (runs.empty()) continue;
+      std::vector<float> logits;
+      model_.model().forward(runs, cache, executor, logits);
+      std::size_t at = 0;
+      for (const kvasir::Run& run : runs) {
+        const std::size_t size = run.tokens.size() * 100;
+        auto& out = got[static_cast<std::size_t>(run.sequence)];
+        out.insert(out.end(), logits.begin() + static_cast<std::ptrdiff_t>(at),
+                   logits.begin() + static_cast<std::ptrdiff_t>(at + size));
+        done[static_cast<std::size_t>(run.sequence)] += run.tokens.size();
+        at += size;
+      }
+    }
+    for (std::size_t s = 0; s < 5; ++s)
+      ASSERT_TRUE(same_bits(got[s], alone[s])) << "trial " << trial << " sequence " << s;
+  }
+}
+
+TEST_F(SameBits, AfterTheEndOfASequenceWasForgottenAndWrittenAgain) {
+  const std::vector<TokenId> ids = random_ids(9, 60, 100), other = random_ids(10, 20, 100);
+  Executor executor(2);
+  KvCache cache(small_config(), 1);
+  std::vector<float> logits, again;
+  model_.model().forward(std::vector<kvasir::Run>{{0, ids, 0, 60}}, cache, executor, logits);
+  model_.model().forward(std::vector<kvasir::Run>{{0, other, 40, 0}}, cache, executor,
+                         again);  // overwrite positions 40..59
+  EXPECT_TRUE(again.empty());
+  model_.model().forward(std::vector<kvasir::Run>{{0, std::span(ids).subspan(40), 40, 20}}, cache, executor,
+                         again);
+  EXPECT_TRUE(same_bits(again, std::span(logits).subspan(40 * 100)));
+  EXPECT_EQ(cache.pos(), 60);
+}
+
+TEST(Forward, RefusesWhatItCannotRunAndWritesNothing) {
+  TinyLM model((Config()), 1);
+  Executor executor(1);
+  KvCache cache(Config(), 2);
+  std::vector<float> logits;
+  const std::vector<TokenId> good = {1, 2, 3}, outside = {1, 128}, negative = {-1};
+  const auto run = [&](std::vector<kvasir::Run> runs) {
+    model.model().forward(runs, cache, executor, logits);
+  };
+  EXPECT_THROW(run({{0, outside, 0, 1}}), Error);
+  EXPECT_THROW(run({{0, negative, 0, 1}}), Error);
+  EXPECT_THROW(run({{0, {}, 0, 0}}), Error);
+  EXPECT_THROW(run({{2, good, 0, 1}}), Error);
+  EXPECT_THROW(run({{-1, good, 0, 1}}), Error);
+  EXPECT_THROW(run({{0, good, 1, 1}}), Error);  // a hole
+  EXPECT_THROW(run({{0, good, -1, 1}}), Error);
+  EXPECT_THROW(run({{0, good, 0, 4}}), Error);
+  EXPECT_THROW(run({{0, good, 0, 1}, {0, good, 0, 1}}), Error);
+  const std::vector<TokenId> long_prompt(65, 1);
+  EXPECT_THROW(run({{0, long_prompt, 0, 1}}), Error);
+  EXPECT_THROW(run({{1, good, 0, 1}, {0, long_prompt, 0, 1}}), Error);  // a bad run stops the good one
+  Config other;
+  other.n_kv_head = 4;
+  KvCache foreign(other, 1);
+  EXPECT_THROW(model.model().forward(std::vector<kvasir::Run>{{0, good, 0, 1}}, foreign, executor, logits),
+               Error);
+  EXPECT_EQ(cache.length(0), 0);
+  EXPECT_EQ(cache.length(1), 0);
+  for (const float value : cache.read(0, 64).keys) ASSERT_EQ(value, 0.0F);
+  EXPECT_NO_THROW(run({{0, good, 0, 1}}));
+}
+
+}  // namespace
+}  // namespace kvasir
