@@ -2,6 +2,10 @@
 // the same grid runs on a real model in smollm2_test.
 #include <gtest/gtest.h>
 
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -11,8 +15,8 @@
 #include "kernels/kernels.h"
 #include "kvasir/error.h"
 #include "kvasir/lab.h"
+#include "kvasir/sampling.h"
 #include "kvasir/sequence_runner.h"
-#include "model/weight_source.h"
 
 namespace kvasir {
 namespace {
@@ -158,6 +162,46 @@ TEST_F(SameBits, AfterTheEndOfASequenceWasForgottenAndWrittenAgain) {
                          again);
   EXPECT_TRUE(same_bits(again, std::span(logits).subspan(40 * 100)));
   EXPECT_EQ(cache.pos(), 60);
+}
+
+// A host program may have changed the floating-point environment; nothing of ours may depend on it.
+TEST_F(SameBits, InAHostThatRoundsDownAndFlushesSubnormals) {
+  const std::vector<TokenId> ids = random_ids(11, 50, 100);
+  Executor executor(2);
+  const auto run = [&] {
+    TinyLM model(small_config(), random_weights(small_config(), 5));
+    SequenceRunner runner(model.model(), executor, 1, 50, KvType::kF16, {});
+    const auto logits = runner.append(ids, 50);
+    return std::vector<float>(logits.begin(), logits.end());
+  };
+  const auto sample = [](std::span<const float> logits) {
+    SamplingParams params;
+    params.top_p = 0.9;
+    Sampler sampler(params, 100);
+    std::vector<double> result = sampler.probabilities(logits.first(100), {}, {});
+    for (std::uint64_t position = 0; position < 50; ++position) {
+      result.push_back(sampler.sample(logits.first(100), {}, {}, position));
+      result.push_back(gumbel_noise(1, 0, position, 3));
+    }
+    result.push_back(logprobs_of(logits.first(100), 7, 0).chosen);
+    return result;
+  };
+  const std::vector<float> expected = run();
+  const std::vector<double> expected_sampling = sample(expected);
+#if defined(__x86_64__)
+  const unsigned saved = _mm_getcsr();
+  const unsigned hostile = 0x1f80 | 0x8040 | 0x2000;  // flush to zero, denormals are zero, round down
+  _mm_setcsr(hostile);
+#endif
+  const std::vector<float> got = run();
+  const std::vector<double> got_sampling = sample(expected);
+#if defined(__x86_64__)
+  const unsigned after = _mm_getcsr();
+  _mm_setcsr(saved);
+  EXPECT_EQ(after & ~0x3fU, hostile & ~0x3fU) << "the host's environment was not put back";
+#endif
+  EXPECT_TRUE(same_bits(got, expected));
+  EXPECT_EQ(got_sampling, expected_sampling);
 }
 
 TEST(Forward, RefusesWhatItCannotRunAndWritesNothing) {

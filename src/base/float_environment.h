@@ -13,7 +13,8 @@
 
 namespace kvasir {
 
-// Sets the environment for the calling thread and puts the caller's back when it goes out of scope.
+// Sets the environment for the calling thread and puts the caller's back when it goes out of scope. For the
+// whole of a thread's work; a function that computes uses with_defined_floats.
 class FloatEnvironment {
  public:
   FloatEnvironment() : saved_(read()) { write(kDefined); }
@@ -40,6 +41,25 @@ class FloatEnvironment {
 #endif
   Register saved_;
 };
+
+namespace float_environment_internal {
+
+// Arithmetic on registers does not depend, in the compiler's eyes, on the control register, so that it may be
+// moved across a change of it. A call that is not inlined and has side effects may not.
+template <class Fn>
+[[gnu::noinline]] auto call(Fn& fn) {
+  asm volatile("" : : : "memory");
+  return fn();
+}
+
+}  // namespace float_environment_internal
+
+// fn(), computed in the defined environment, whatever the calling program has set.
+template <class Fn>
+auto with_defined_floats(Fn&& fn) {
+  const FloatEnvironment environment;
+  return float_environment_internal::call(fn);
+}
 
 }  // namespace kvasir
 

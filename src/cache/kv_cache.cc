@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/aligned_buffer.h"
+#include "base/float_environment.h"
 #include "kernels/kernels.h"
 #include "kvasir/error.h"
 
@@ -132,7 +133,9 @@ KvCache::Prefix KvCache::update(std::int32_t layer, std::span<const float> k_new
         std::copy_n(k_new.begin() + from, head_dim, k.begin() + head * head_dim);
         std::copy_n(v_new.begin() + from, head_dim, v.begin() + head * head_dim);
       }
-      kernels::reference_kernels().store_kv(cache, pos() + t, k.data(), v.data(), heads, head_dim);
+      with_defined_floats([&] {
+        kernels::reference_kernels().store_kv(cache, pos() + t, k.data(), v.data(), heads, head_dim);
+      });
     }
   }
   return read(layer, pos() + t_new);

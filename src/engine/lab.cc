@@ -9,6 +9,7 @@
 #include <random>
 
 #include "base/elementary.h"
+#include "base/float_environment.h"
 #include "kvasir/error.h"
 #include "kvasir/sequence_runner.h"
 #include "model/weight_source.h"
@@ -44,8 +45,9 @@ Model make_model(const Config& config, const StateDict& state, Executor& executo
 
 }  // namespace
 
-StateDict random_weights(const Config& config, std::uint64_t seed) {
-  check_config(config);
+namespace {
+
+StateDict draw_weights(const Config& config, std::uint64_t seed) {
   RandomNumbers random(seed);
   StateDict state;
   const auto size = [](std::int64_t n) { return static_cast<std::uint64_t>(n); };
@@ -79,6 +81,13 @@ StateDict random_weights(const Config& config, std::uint64_t seed) {
   norm("model.norm.weight");
   linear("lm_head.weight", config.vocab_size, config.d_model);
   return state;
+}
+
+}  // namespace
+
+StateDict random_weights(const Config& config, std::uint64_t seed) {
+  check_config(config);
+  return with_defined_floats([&] { return draw_weights(config, seed); });
 }
 
 TinyLM::TinyLM(const Config& config, std::uint64_t seed) : TinyLM(config, random_weights(config, seed)) {}

@@ -105,6 +105,10 @@ struct Model::State {
   Linear head;
   std::size_t weight_bytes;
 
+  static std::unique_ptr<const State> load(const Config& config, const WeightSource& weights,
+                                           Activations activations, Executor& executor,
+                                           std::shared_ptr<const void> keep_alive);
+
   void embed(TokenId id, float* out) const {
     const TensorTypeInfo& info = tensor_type_info(embedding.type);
     const auto d_model = static_cast<std::size_t>(config.d_model);
@@ -115,6 +119,8 @@ struct Model::State {
 
   void check_runs(std::span<const Run> runs, const KvCache& cache) const;
   std::int64_t gather_logit_rows(std::span<const Run> runs, const float* x, float* out) const;
+  void forward(std::span<const Run> runs, KvCache& cache, Executor& executor,
+               std::vector<float>& logits) const;
 };
 
 Model Model::from_gguf(std::shared_ptr<const GgufFile> file, Activations activations, Executor& executor) {
@@ -123,9 +129,9 @@ Model Model::from_gguf(std::shared_ptr<const GgufFile> file, Activations activat
   return {config, weights, activations, executor, std::move(file)};
 }
 
-Model::Model(const Config& config, const WeightSource& weights, Activations activations, Executor& executor,
-             std::shared_ptr<const void> keep_alive) {
-  check_config(config);
+std::unique_ptr<const Model::State> Model::State::load(const Config& config, const WeightSource& weights,
+                                                       Activations activations, Executor& executor,
+                                                       std::shared_ptr<const void> keep_alive) {
   Loader loader(weights, activations, executor);
   const std::string embedding_name = "model.embed_tokens.weight";
   const std::string head_name = weights.has("lm_head.weight") ? "lm_head.weight" : embedding_name;
@@ -137,10 +143,17 @@ Model::Model(const Config& config, const WeightSource& weights, Activations acti
   RmsNorm norm = loader.norm("model.norm.weight", config);
   Linear head = loader.linear(head_name, config.vocab_size, config.d_model);
   loader.refuse_unused();
-  state_ = std::make_unique<const State>(State{config, activations, std::move(keep_alive), embedding,
-                                               Rope(config.head_dim, config.rope_theta, config.rope_pairing),
-                                               std::move(blocks), std::move(norm), std::move(head),
-                                               loader.packed_bytes()});
+  return std::make_unique<const State>(State{config, activations, std::move(keep_alive), embedding,
+                                             Rope(config.head_dim, config.rope_theta, config.rope_pairing),
+                                             std::move(blocks), std::move(norm), std::move(head),
+                                             loader.packed_bytes()});
+}
+
+Model::Model(const Config& config, const WeightSource& weights, Activations activations, Executor& executor,
+             std::shared_ptr<const void> keep_alive) {
+  check_config(config);
+  state_ = with_defined_floats(
+      [&] { return State::load(config, weights, activations, executor, std::move(keep_alive)); });
 }
 
 Model::~Model() = default;
@@ -194,10 +207,8 @@ std::int64_t Model::State::gather_logit_rows(std::span<const Run> runs, const fl
   return n;
 }
 
-void Model::forward(std::span<const Run> runs, KvCache& cache, Executor& executor,
-                    std::vector<float>& logits) const {
-  const FloatEnvironment environment;
-  state_->check_runs(runs, cache);
+void Model::State::forward(std::span<const Run> runs, KvCache& cache, Executor& executor,
+                           std::vector<float>& logits) const {
   std::vector<Row> rows;
   std::vector<TokenId> tokens;
   for (const Run& run : runs) {
@@ -206,27 +217,33 @@ void Model::forward(std::span<const Run> runs, KvCache& cache, Executor& executo
     }
     tokens.insert(tokens.end(), run.tokens.begin(), run.tokens.end());
   }
-  const std::int64_t d_model = config().d_model, half = config().head_dim / 2;
+  const std::int64_t d_model = config.d_model, half = config.head_dim / 2;
   float* x = executor.buffer(Executor::Buffer::kResidual, rows.size() * static_cast<std::size_t>(d_model));
   float* cos = executor.buffer(Executor::Buffer::kCos, rows.size() * static_cast<std::size_t>(half));
   float* sin = executor.buffer(Executor::Buffer::kSin, rows.size() * static_cast<std::size_t>(half));
   executor.pool().parallel_for(static_cast<std::int64_t>(rows.size()), [&](std::int64_t r) {
-    state_->embed(tokens[static_cast<std::size_t>(r)], x + r * d_model);
-    state_->rope.angles(rows[static_cast<std::size_t>(r)].position, cos + r * half, sin + r * half);
+    embed(tokens[static_cast<std::size_t>(r)], x + r * d_model);
+    rope.angles(rows[static_cast<std::size_t>(r)].position, cos + r * half, sin + r * half);
   });
 
   const ForwardPass pass{executor, cache, rows, cos, sin};
-  for (const Block& block : state_->blocks) block.forward(pass, x, d_model);
+  for (const Block& block : blocks) block.forward(pass, x, d_model);
   for (const Run& run : runs) {
     cache.set_length(run.sequence, run.first_position + static_cast<std::int64_t>(run.tokens.size()));
   }
 
   float* last = executor.buffer(Executor::Buffer::kNormed, rows.size() * static_cast<std::size_t>(d_model));
-  const std::int64_t n = state_->gather_logit_rows(runs, x, last);
-  logits.resize(static_cast<std::size_t>(n) * static_cast<std::size_t>(config().vocab_size));
+  const std::int64_t n = gather_logit_rows(runs, x, last);
+  logits.resize(static_cast<std::size_t>(n) * static_cast<std::size_t>(config.vocab_size));
   if (n == 0) return;
-  state_->norm.forward(executor, last, n, last);
-  state_->head.forward(executor, last, n, logits.data());
+  norm.forward(executor, last, n, last);
+  head.forward(executor, last, n, logits.data());
+}
+
+void Model::forward(std::span<const Run> runs, KvCache& cache, Executor& executor,
+                    std::vector<float>& logits) const {
+  state_->check_runs(runs, cache);
+  with_defined_floats([&] { state_->forward(runs, cache, executor, logits); });
 }
 
 }  // namespace kvasir

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/elementary.h"
+#include "base/float_environment.h"
 #include "kvasir/error.h"
 #include "sampling/row.h"
 
@@ -128,14 +129,15 @@ void top_k_filter(std::span<double> logits, std::int64_t k) {
 void top_p_filter(std::span<double> logits, double p) {
   check_threshold(p, "top_p_filter: p is NaN, it must be a number");
   if (!has_finite(logits)) return;
-  keep_top_p(logits, p, checked_max(logits, "top_p_filter: logits"));
+  with_defined_floats([&] { keep_top_p(logits, p, checked_max(logits, "top_p_filter: logits")); });
 }
 
 void min_p_filter(std::span<double> logits, double min_p) {
   check_threshold(min_p, "min_p_filter: min_p is NaN, it must be a number");
   if (!has_finite(logits)) return;
   // Above 1 not even the most probable token would be left: as 1.
-  keep_min_p(logits, std::min(min_p, 1.0), checked_max(logits, "min_p_filter: logits"));
+  with_defined_floats(
+      [&] { keep_min_p(logits, std::min(min_p, 1.0), checked_max(logits, "min_p_filter: logits")); });
 }
 
 }  // namespace kvasir

@@ -6,6 +6,7 @@
 
 #include <array>
 
+#include "base/float_environment.h"
 #include "base/philox.h"
 #include "kvasir/sampling.h"
 #include "sampling/row.h"
@@ -115,7 +116,9 @@ TokenId draw_token(std::span<const double> row, TokenId start, const NoiseSource
 }
 
 double gumbel_noise(std::uint64_t seed, std::uint32_t choice, std::uint64_t position, TokenId token) {
-  return gumbel_from_bits(noise_bits_of({seed, choice, position}, token));
+  return with_defined_floats([&] {
+    return gumbel_from_bits(noise_bits_of({seed, choice, position}, token));
+  });
 }
 
 }  // namespace kvasir

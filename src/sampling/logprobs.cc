@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/elementary.h"
+#include "base/float_environment.h"
 #include "kvasir/error.h"
 #include "kvasir/sampling.h"
 #include "sampling/row.h"
@@ -11,11 +12,15 @@
 namespace kvasir {
 
 double log_sum_exp(std::span<const float> logits) {
-  const double largest = checked_max(logits, "the model's logits");
-  return largest + defined_log(sum_exp(logits, largest));
+  return with_defined_floats([&] {
+    const double largest = checked_max(logits, "the model's logits");
+    return largest + defined_log(sum_exp(logits, largest));
+  });
 }
 
-Logprobs logprobs_of(std::span<const float> logits, TokenId chosen, std::size_t top_n) {
+namespace {
+
+Logprobs compute_logprobs(std::span<const float> logits, TokenId chosen, std::size_t top_n) {
   if (chosen < 0 || static_cast<std::size_t>(chosen) >= logits.size()) {
     throw Error(ErrorKind::kInvalidArgument,
                 fmt::format("token id {} is outside the vocabulary of {}", chosen, logits.size()));
@@ -35,6 +40,12 @@ Logprobs logprobs_of(std::span<const float> logits, TokenId chosen, std::size_t 
   Logprobs result{logprob(chosen), {}};
   for (const TokenId id : best) result.top.emplace_back(id, logprob(id));
   return result;
+}
+
+}  // namespace
+
+Logprobs logprobs_of(std::span<const float> logits, TokenId chosen, std::size_t top_n) {
+  return with_defined_floats([&] { return compute_logprobs(logits, chosen, top_n); });
 }
 
 }  // namespace kvasir

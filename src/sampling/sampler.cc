@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/elementary.h"
+#include "base/float_environment.h"
 #include "kvasir/error.h"
 #include "kvasir/sampling.h"
 #include "sampling/filters.h"
@@ -104,31 +105,35 @@ void Sampler::filter(double largest, SamplerTrace* trace) {
 
 TokenId Sampler::sample(std::span<const float> logits, std::span<const TokenId> prompt,
                         std::span<const TokenId> output, std::uint64_t position, SamplerTrace* trace) {
-  const double largest = penalise(logits, prompt, output);
-  if (params_.temperature == 0.0) {
-    if (trace != nullptr) trace_greedy(row_, logits, *trace);
-    return first_of(row_, largest);
-  }
-  filter(largest, trace);
-  const NoiseSource source{params_.seed, params_.choice, position};
-  if (trace != nullptr) trace_draw(row_, logits, source, *trace);
-  return draw_token(row_, first_of(row_, 0.0), source);
+  return with_defined_floats([&] {
+    const double largest = penalise(logits, prompt, output);
+    if (params_.temperature == 0.0) {
+      if (trace != nullptr) trace_greedy(row_, logits, *trace);
+      return first_of(row_, largest);
+    }
+    filter(largest, trace);
+    const NoiseSource source{params_.seed, params_.choice, position};
+    if (trace != nullptr) trace_draw(row_, logits, source, *trace);
+    return draw_token(row_, first_of(row_, 0.0), source);
+  });
 }
 
 std::vector<double> Sampler::probabilities(std::span<const float> logits, std::span<const TokenId> prompt,
                                            std::span<const TokenId> output) {
-  const double largest = penalise(logits, prompt, output);
-  if (params_.temperature == 0.0) {
-    std::vector<double> one_hot(row_.size(), 0.0);
-    one_hot[static_cast<std::size_t>(first_of(row_, largest))] = 1.0;
-    return one_hot;
-  }
-  filter(largest, nullptr);
-  std::vector<double> result = row_;
-  const double total = sum_exp(std::span<const double>(row_), 0.0);
-  defined_exp_all(result);
-  for (double& probability : result) probability /= total;
-  return result;
+  return with_defined_floats([&] {
+    const double largest = penalise(logits, prompt, output);
+    if (params_.temperature == 0.0) {
+      std::vector<double> one_hot(row_.size(), 0.0);
+      one_hot[static_cast<std::size_t>(first_of(row_, largest))] = 1.0;
+      return one_hot;
+    }
+    filter(largest, nullptr);
+    std::vector<double> result = row_;
+    const double total = sum_exp(std::span<const double>(row_), 0.0);
+    defined_exp_all(result);
+    for (double& probability : result) probability /= total;
+    return result;
+  });
 }
 
 std::vector<TokenId> sample_next(std::span<const float> logits, std::size_t rows, double temperature,
