@@ -10,90 +10,13 @@
 #include "base/thread_pool.h"
 #include "kernels/dequantize.h"
 #include "kernels/kernels.h"
-#include "kernels/packed_matrix.h"
 #include "kvasir/error.h"
 #include "kvasir/layers.h"
 #include "model/hyperparameters.h"
+#include "model/weight_loader.h"
 #include "model/weight_source.h"
 
 namespace kvasir {
-namespace {
-
-// Takes tensors out of a source: checks their shapes, packs them, and remembers which were used.
-class Loader {
- public:
-  Loader(const WeightSource& weights, Activations activations, Executor& executor)
-      : weights_(weights), activations_(activations), executor_(executor) {}
-
-  TensorView tensor(const std::string& name, std::vector<std::uint64_t> shape) {
-    TensorView view = weights_.get(name);
-    if (view.shape != shape) {
-      refuse(fmt::format("tensor {} has shape [{}], expected [{}]", name, fmt::join(view.shape, ", "),
-                         fmt::join(shape, ", ")));
-    }
-    used_.insert(name);
-    return view;
-  }
-
-  RmsNorm norm(const std::string& name, const Config& config) {
-    const TensorView view = tensor(name, {static_cast<std::uint64_t>(config.d_model)});
-    std::vector<float> values(static_cast<std::size_t>(config.d_model));
-    kernels::dequantize(view.type, view.data.data(), values);
-    return {std::move(values), config.rms_eps};
-  }
-
-  Linear linear(const std::string& name, std::int64_t out, std::int64_t in) {
-    const TensorView view = tensor(name, {static_cast<std::uint64_t>(out), static_cast<std::uint64_t>(in)});
-    auto packed = std::make_shared<kernels::PackedMatrix>(
-        kernels::make_packed_matrix(view.type, out, in, activations_));
-    executor_.pool().parallel_for(packed->panels(), [&](std::int64_t panel) {
-      kernels::pack_panel(*packed, view.type, view.data.data(), panel);
-    });
-    packed_bytes_ += packed->nbytes();
-    return Linear(std::move(packed));
-  }
-
-  // A tensor that nobody took would have changed the results: the file holds a model that we do not know.
-  void refuse_unused() const {
-    for (const std::string& name : weights_.names()) {
-      if (!used_.contains(name)) refuse(fmt::format("tensor {} has no place in this architecture", name));
-    }
-  }
-
-  std::size_t packed_bytes() const { return packed_bytes_; }
-
- private:
-  [[noreturn]] void refuse(const std::string& message) const {
-    throw Error(ErrorKind::kFormat, fmt::format("{}: {}", weights_.description(), message));
-  }
-
-  const WeightSource& weights_;
-  Activations activations_;
-  Executor& executor_;
-  std::set<std::string> used_;
-  std::size_t packed_bytes_ = 0;
-};
-
-Block load_block(Loader& loader, const Config& config, std::int32_t layer) {
-  const std::string prefix = fmt::format("model.layers.{}.", layer);
-  const std::int64_t q_size = std::int64_t{config.n_head} * config.head_dim;
-  const std::int64_t kv_size = std::int64_t{config.n_kv_head} * config.head_dim;
-  const auto linear = [&](const char* name, std::int64_t out, std::int64_t in) {
-    return loader.linear(prefix + name, out, in);
-  };
-  return {loader.norm(prefix + "input_layernorm.weight", config),
-          Attention(config, layer, linear("self_attn.q_proj.weight", q_size, config.d_model),
-                    linear("self_attn.k_proj.weight", kv_size, config.d_model),
-                    linear("self_attn.v_proj.weight", kv_size, config.d_model),
-                    linear("self_attn.o_proj.weight", config.d_model, q_size)),
-          loader.norm(prefix + "post_attention_layernorm.weight", config),
-          Mlp(linear("mlp.gate_proj.weight", config.d_ff, config.d_model),
-              linear("mlp.up_proj.weight", config.d_ff, config.d_model),
-              linear("mlp.down_proj.weight", config.d_model, config.d_ff))};
-}
-
-}  // namespace
-
 struct Model::State {
   Config config;
   Activations activations;
@@ -132,14 +55,14 @@ Model Model::from_gguf(std::shared_ptr<const GgufFile> file, Activations activat
 std::unique_ptr<const Model::State> Model::State::load(const Config& config, const WeightSource& weights,
                                                        Activations activations, Executor& executor,
                                                        std::shared_ptr<const void> keep_alive) {
-  Loader loader(weights, activations, executor);
+  WeightLoader loader(weights, activations, executor);
   const std::string embedding_name = "model.embed_tokens.weight";
   const std::string head_name = weights.has("lm_head.weight") ? "lm_head.weight" : embedding_name;
   const TensorView embedding = loader.tensor(embedding_name, {static_cast<std::uint64_t>(config.vocab_size),
                                                               static_cast<std::uint64_t>(config.d_model)});
   std::vector<Block> blocks;
   for (std::int32_t layer = 0; layer < config.n_layer; ++layer)
-    blocks.push_back(load_block(loader, config, layer));
+    blocks.push_back(loader.block(fmt::format("model.layers.{}.", layer), config, layer));
   RmsNorm norm = loader.norm("model.norm.weight", config);
   Linear head = loader.linear(head_name, config.vocab_size, config.d_model);
   loader.refuse_unused();
