@@ -140,6 +140,13 @@ TEST(Lab, test_cache_bytes_match_formula) {
   }
 }
 
+TEST(KvCacheSize, ThatNoMachineHoldsIsRefused) {
+  Config config;
+  config.max_seq = config.head_dim = 2147483646;
+  config.n_kv_head = config.n_head = 1000000;
+  EXPECT_THROW(KvCache(config, 2147483647), Error);
+}
+
 TEST(Lab, test_mask_offsets_by_cache_position) {
   EXPECT_EQ(cache_attention_mask(2, 3),
             (std::vector<std::vector<bool>>{{false, false, false, false, true},

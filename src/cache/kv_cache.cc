@@ -39,6 +39,15 @@ KvCache::KvCache(const Config& config, std::int32_t batch, KvType type) {
   check_config(config);
   if (batch < 1)
     throw Error(ErrorKind::kInvalidArgument, fmt::format("KV cache: batch is {}, must be at least 1", batch));
+  // Far above any machine's memory, far below what 64 bits hold: no product here can overflow.
+  constexpr double kMostNumbers = 0x1p50;
+  if (2.0 * config.n_layer * batch * config.n_kv_head * config.max_seq * config.head_dim > kMostNumbers) {
+    throw Error(
+        ErrorKind::kCapacity,
+        fmt::format("KV cache: {} layers x batch {} x {} kv heads x {} positions x head_dim {} is more than "
+                    "any machine holds",
+                    config.n_layer, batch, config.n_kv_head, config.max_seq, config.head_dim));
+  }
   state_ = std::make_unique<State>();
   state_->config = config;
   state_->batch = batch;
