@@ -36,7 +36,7 @@ class LanguageModel {
   std::string fingerprint(KvType kv_type) const;
 
  private:
-  LanguageModel(std::shared_ptr<const GgufFile> file, Activations activations, Executor& executor);
+  LanguageModel(const std::shared_ptr<const GgufFile>& file, Activations activations, Executor& executor);
 
   std::string path_;
   Model model_;

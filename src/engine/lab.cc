@@ -108,6 +108,7 @@ std::vector<float> TinyLM::forward(std::span<const TokenId> idx, std::int32_t ba
                 fmt::format("TinyLM: a batch of {} with a cache for {}", batch, cache->batch()));
   }
   std::vector<Run> runs;
+  runs.reserve(static_cast<std::size_t>(batch));
   for (std::int32_t b = 0; b < batch; ++b) {
     runs.push_back(
         {b, idx.subspan(static_cast<std::size_t>(b) * t, t), cache->length(b), static_cast<std::int64_t>(t)});

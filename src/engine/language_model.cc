@@ -15,7 +15,7 @@ LanguageModel LanguageModel::load(const std::string& path, Activations activatio
   return {std::make_shared<const GgufFile>(GgufFile::open(path)), activations, executor};
 }
 
-LanguageModel::LanguageModel(std::shared_ptr<const GgufFile> file, Activations activations,
+LanguageModel::LanguageModel(const std::shared_ptr<const GgufFile>& file, Activations activations,
                              Executor& executor)
     : path_(file->path()),
       model_(Model::from_gguf(file, activations, executor)),

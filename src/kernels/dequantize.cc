@@ -90,16 +90,17 @@ void unpack_q6_k(const std::byte* block, QuantBlock& out) {
 // One value of a block, with the exact integer product formed first; at most the last operation rounds.
 float block_value(TensorType type, const QuantBlock& block, int i) {
   const float quant = static_cast<float>(block.quants[i]);
+  const int sub_block = i / 16, min_block = i / 32;
   switch (type) {
     case TensorType::kQ4_1:
     case TensorType::kQ5_1:
       return block.d * quant + block.dmin;
     case TensorType::kQ4_K:
     case TensorType::kQ5_K:
-      return block.d * static_cast<float>(block.sub_scales[i / 16]) * quant -
-             block.dmin * static_cast<float>(block.sub_mins[i / 32]);
+      return block.d * static_cast<float>(block.sub_scales[sub_block]) * quant -
+             block.dmin * static_cast<float>(block.sub_mins[min_block]);
     case TensorType::kQ6_K:
-      return block.d * static_cast<float>(block.sub_scales[i / 16]) * quant;
+      return block.d * static_cast<float>(block.sub_scales[sub_block]) * quant;
     default:
       return block.d * quant;
   }

@@ -1,4 +1,8 @@
 // Which kernel sets this machine can run, and which one to take.
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include <cstdlib>
 #include <string>
 #include <string_view>
@@ -13,10 +17,17 @@ namespace {
 
 constexpr std::string_view kKnownNames[] = {"scalar", "avx2"};
 
+#if defined(__x86_64__)
+bool has_f16c() {  // __builtin_cpu_supports does not know it in every compiler
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+#endif
+
 std::vector<const KernelSet*> detect() {
   std::vector<const KernelSet*> sets = {&reference_kernels()};
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c()) {
     sets.push_back(&avx2_kernels());
   }
 #endif

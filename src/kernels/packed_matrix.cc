@@ -64,7 +64,9 @@ void pack_quantized_row(PackedMatrix& matrix, TensorType type, const std::byte* 
     if (matrix.mins.size() > 0) matrix.mins[static_cast<std::size_t>(scale_index)] = block.dmin;
     if (matrix.layout != WeightLayout::kSuperBlock) continue;
     std::int16_t* sub_scales = matrix.sub_scales.data() + (panel * matrix.k + k0) / kSubBlock * kPanel + lane;
-    for (std::int64_t s = 0; s < block_values / kSubBlock; ++s) sub_scales[s * kPanel] = block.sub_scales[s];
+    for (std::int64_t s = 0; s < block_values / kSubBlock; ++s) {
+      sub_scales[s * kPanel] = static_cast<std::int16_t>(int{block.sub_scales[s]});
+    }
     if (matrix.sub_mins.size() == 0) continue;
     std::int16_t* sub_mins = matrix.sub_mins.data() + (panel * matrix.k + k0) / kQuantBlock * kPanel + lane;
     for (std::int64_t s = 0; s < block_values / kQuantBlock; ++s) sub_mins[s * kPanel] = block.sub_mins[s];

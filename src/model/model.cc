@@ -17,6 +17,7 @@
 #include "model/weight_source.h"
 
 namespace kvasir {
+
 struct Model::State {
   Config config;
   Activations activations;
@@ -61,8 +62,11 @@ std::unique_ptr<const Model::State> Model::State::load(const Config& config, con
   const TensorView embedding = loader.tensor(embedding_name, {static_cast<std::uint64_t>(config.vocab_size),
                                                               static_cast<std::uint64_t>(config.d_model)});
   std::vector<Block> blocks;
-  for (std::int32_t layer = 0; layer < config.n_layer; ++layer)
+  blocks.reserve(
+      static_cast<std::size_t>(std::min(config.n_layer, 1000)));  // a file may lie about their number
+  for (std::int32_t layer = 0; layer < config.n_layer; ++layer) {
     blocks.push_back(loader.block(fmt::format("model.layers.{}.", layer), config, layer));
+  }
   RmsNorm norm = loader.norm("model.norm.weight", config);
   Linear head = loader.linear(head_name, config.vocab_size, config.d_model);
   loader.refuse_unused();

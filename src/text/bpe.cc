@@ -74,7 +74,8 @@ void Bpe::merge_few(std::vector<TokenId>& symbols) const {
 
 void Bpe::merge_many(std::vector<TokenId>& symbols, Workspace& workspace) const {
   const auto n = static_cast<std::uint32_t>(symbols.size());
-  auto& [other_end, heap] = workspace;
+  std::vector<std::uint32_t>& other_end = workspace.other_end;
+  std::vector<std::uint64_t>& heap = workspace.heap;
   constexpr TokenId kGone = -1;  // at each place but the first of a symbol
   other_end.resize(n);
   std::iota(other_end.begin(), other_end.end(), 0U);
