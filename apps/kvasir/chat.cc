@@ -39,21 +39,19 @@ std::optional<std::string> read_line() {
 
 class Conversation {
  public:
-  Conversation(const Options& options, const LanguageModel& model, Executor& executor)
-      : options_(options), model_(model), executor_(executor), chat_template_(model.chat_template()) {
-    request_.sampling = options.sampling.get();
-    request_.max_tokens = options.sampling.max_tokens;
-    request_.context = options.sampling.context;
-    request_.stop = options.sampling.stop;
-    request_.ignore_eos = options.sampling.ignore_eos;
-    request_.run = options.run.get();
-    request_.kv_type = options.model.kv_type;
+  Conversation(const std::string& system, GenerateRequest request, const LanguageModel& model,
+               Executor& executor)
+      : system_(system),
+        request_(std::move(request)),
+        model_(model),
+        executor_(executor),
+        chat_template_(model.chat_template()) {
     reset();
   }
 
   void reset() {
     messages_.clear();
-    if (!options_.system.empty()) messages_.push_back({"system", options_.system});
+    if (!system_.empty()) messages_.push_back({"system", system_});
   }
 
   // Streams the answer. A turn that fails leaves the conversation as it was.
@@ -72,19 +70,20 @@ class Conversation {
   }
 
  private:
-  const Options& options_;
+  const std::string& system_;
+  GenerateRequest request_;
   const LanguageModel& model_;
   Executor& executor_;
   const ChatTemplate& chat_template_;
-  GenerateRequest request_;
   std::vector<ChatMessage> messages_;
 };
 
 int run(const Options& options) {
+  GenerateRequest request = options.sampling.request(options.run, options.model.kv_type);
   Executor executor(options.model.threads);
   const LanguageModel model =
       LanguageModel::load(options.model.resolved_path(), options.model.activations, executor);
-  Conversation conversation(options, model, executor);
+  Conversation conversation(options.system, std::move(request), model, executor);
   if (isatty(STDIN_FILENO) == 1) note("Ctrl-C stops an answer, /reset starts anew, /exit or Ctrl-D ends.");
   while (const std::optional<std::string> line = read_line()) {
     if (*line == "/exit") break;
@@ -94,9 +93,8 @@ int run(const Options& options) {
       try {
         conversation.say(*line);
       } catch (const Error& error) {
-        if (error.kind() != ErrorKind::kCapacity) throw;
+        if (error.kind() != ErrorKind::kCapacity || isatty(STDIN_FILENO) != 1) throw;
         note(fmt::format("kvasir: {}; /reset starts anew", error.what()));
-        if (isatty(STDIN_FILENO) != 1) return kFailed;
       }
     }
   }

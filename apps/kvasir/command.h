@@ -12,6 +12,7 @@
 
 #include "kvasir/config.h"
 #include "kvasir/executor.h"
+#include "kvasir/generate.h"
 #include "kvasir/language_model.h"
 #include "kvasir/sampling.h"
 #include "kvasir/sequence_runner.h"
@@ -35,6 +36,11 @@ inline constexpr int kWrongUsage = 2;
 inline constexpr int kInterrupted = 130;  // 128 + SIGINT, as shells report it
 
 // ---- Options
+
+// An option that takes one number: the whole text must be one, and fit. For int, int64, double, optional
+// int64.
+template <class Number>
+void add_number(CLI::App& command, const std::string& name, Number& value, const std::string& what);
 
 struct ModelOptions {
   std::string path;  // "" is the default model
@@ -60,7 +66,7 @@ struct RunCliOptions {
 struct PromptOptions {
   std::optional<std::string> text;
   std::string file;
-  std::string tokens;  // "1,2,3"
+  std::optional<std::string> tokens;  // "1,2,3"
   bool parse_control = false;
 
   void add(CLI::App& command, bool with_tokens);
@@ -82,9 +88,12 @@ struct SamplingOptions {
   bool ignore_eos = false;
 
   void add(CLI::App& command);
-  SamplingParams get() const;  // with the seed and the biases read
+  // All of a request but its prompt. Error(kInvalidArgument) for what no model could make right, so that it
+  // can be made before one is loaded.
+  GenerateRequest request(const RunCliOptions& run, KvType kv_type) const;
 
  private:
+  SamplingParams sampling() const;  // with the seed and the biases read
   static SamplingParams defaults() {
     SamplingParams params;
     params.temperature = 0.8;

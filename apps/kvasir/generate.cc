@@ -10,6 +10,7 @@
 #include "command.h"
 #include "interrupt.h"
 #include "kernels/kernels.h"
+#include "kvasir/error.h"
 
 namespace kvasir::cli {
 namespace {
@@ -19,7 +20,7 @@ struct Options {
   RunCliOptions run;
   PromptOptions prompt;
   SamplingOptions sampling;
-  std::optional<std::size_t> logprobs;
+  std::optional<std::int64_t> logprobs;
   bool json = false;
   bool explain = false;
   bool stats = false;
@@ -115,23 +116,20 @@ std::string result_json(const LanguageModel& model, Executor& executor, const Ge
 }
 
 int run(const Options& options) {
+  if (options.logprobs.value_or(0) < 0) {
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("logprobs is {}, must not be negative", *options.logprobs));
+  }
+  GenerateRequest request = options.sampling.request(options.run, options.model.kv_type);
+  if (options.logprobs.has_value()) request.logprobs = static_cast<std::size_t>(*options.logprobs);
+  request.trace = options.explain;
+
   const auto start = std::chrono::steady_clock::now();
   Executor executor(options.model.threads);
   const LanguageModel model =
       LanguageModel::load(options.model.resolved_path(), options.model.activations, executor);
   const double load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-
-  GenerateRequest request;
   request.prompt = options.prompt.encode(model);
-  request.sampling = options.sampling.get();
-  request.max_tokens = options.sampling.max_tokens;
-  request.context = options.sampling.context;
-  request.stop = options.sampling.stop;
-  request.ignore_eos = options.sampling.ignore_eos;
-  request.run = options.run.get();
-  request.kv_type = options.model.kv_type;
-  request.logprobs = options.logprobs;
-  request.trace = options.explain;
 
   std::vector<SamplerTrace> traces;
   std::size_t index = 0;
@@ -166,8 +164,8 @@ void add_generate(CLI::App& program, Action& chosen) {
   options->model.add(command);
   options->sampling.add(command);
   options->run.add(command);
-  command.add_option("--logprobs", options->logprobs,
-                     "With --json: each token's logprob, and so many alternatives");
+  add_number(command, "--logprobs", options->logprobs,
+             "With --json: each token's logprob, and so many alternatives");
   command.add_flag("--explain", options->explain,
                    "Show for each token what the sampler's stages kept and the draw");
   command.add_flag("--stats", options->stats, "Speed, on standard error");

@@ -1,13 +1,14 @@
 // kvasir inspect: what is in a model file.
 #include <fmt/format.h>
 
-#include <cstring>
 #include <map>
 #include <memory>
+#include <span>
 
 #include "base/json_writer.h"
 #include "command.h"
 #include "formats/gguf.h"
+#include "formats/gguf_value.h"
 #include "kvasir/tokenizer.h"
 #include "model/hyperparameters.h"
 
@@ -20,36 +21,69 @@ struct Options {
   bool all_tensors = false;
 };
 
-constexpr std::size_t kShown = 60;  // bytes of a text, elements of an array
+std::size_t write_values(JsonWriter& json, GgufValueType type, std::uint64_t count,
+                         std::span<const std::byte> data);
 
-// A metadata value as JSON; arrays and long texts in full only where `whole` is set.
-void write_value(JsonWriter& json, const GgufFile& file, const GgufEntry& entry, bool whole) {
-  switch (entry.type) {
+// The encoded value that `data` begins with; returns its length in bytes.
+std::size_t write_value(JsonWriter& json, GgufValueType type, std::span<const std::byte> data) {
+  switch (type) {
     case GgufValueType::kString: {
-      const std::string_view text = *file.find_string(entry.key);
-      json.value(whole || text.size() <= kShown ? std::string(text)
-                                                : std::string(text.substr(0, kShown)) + "...");
-      return;
+      const std::string_view text = gguf_string_at(data, 0);
+      json.value(text);
+      return sizeof(std::uint64_t) + text.size();
     }
-    case GgufValueType::kArray:
-      json.value(fmt::format("[{} values]", entry.count));
-      return;
+    case GgufValueType::kArray: {  // within an array; each has its element type and count before its elements
+      const auto element_type = static_cast<GgufValueType>(load_unaligned<std::uint32_t>(data));
+      const auto count = load_unaligned<std::uint64_t>(data, 4);
+      return 4 + 8 + write_values(json, element_type, count, data.subspan(12));
+    }
     case GgufValueType::kBool:
-      json.value(*file.find_bool(entry.key));
-      return;
+      json.value(data[0] != std::byte{0});
+      break;
     case GgufValueType::kFloat32:
+      json.value(load_unaligned<float>(data));
+      break;
     case GgufValueType::kFloat64:
-      json.value(*file.find_float(entry.key));
-      return;
-    case GgufValueType::kUint64: {
-      std::uint64_t value;  // may exceed what find_int can hold
-      std::memcpy(&value, entry.data.data(), sizeof value);
-      json.value(value);
-      return;
-    }
+      json.value(load_unaligned<double>(data));
+      break;
+    case GgufValueType::kUint64:  // may exceed what gguf_int_at can return
+      json.value(load_unaligned<std::uint64_t>(data));
+      break;
     default:
-      json.value(*file.find_int(entry.key));
+      json.value(*gguf_int_at(type, data, 0));
   }
+  return gguf_value_type_info(static_cast<std::uint32_t>(type))->bytes;
+}
+
+// An array of `count` values that lie one after another; returns their length in bytes.
+std::size_t write_values(JsonWriter& json, GgufValueType type, std::uint64_t count,
+                         std::span<const std::byte> data) {
+  json.begin_array();
+  std::size_t offset = 0;
+  for (std::uint64_t i = 0; i < count; ++i) offset += write_value(json, type, data.subspan(offset));
+  json.end_array();
+  return offset;
+}
+
+void write_entry(JsonWriter& json, const GgufEntry& entry) {
+  if (entry.type == GgufValueType::kArray) {
+    write_values(json, entry.element_type, entry.count, entry.data);
+  } else {
+    write_value(json, entry.type, entry.data);
+  }
+}
+
+// For people: arrays by their size, long texts by their beginning.
+std::string entry_summary(const GgufEntry& entry) {
+  constexpr std::size_t kShownBytes = 60;
+  if (entry.type == GgufValueType::kArray) return fmt::format("[{} values]", entry.count);
+  if (entry.type == GgufValueType::kString) {
+    const std::string_view text = gguf_string_at(entry.data, 0);
+    if (text.size() > kShownBytes) return in_quotes(text.substr(0, kShownBytes)) + "...";
+  }
+  JsonWriter json;
+  write_entry(json, entry);
+  return json.text();
 }
 
 struct TypeSummary {
@@ -82,7 +116,7 @@ std::string to_json(const GgufFile& file) {
       .field("bytes", file.file_bytes())
       .field("gguf_version", file.version());
   json.field("alignment", file.alignment()).key("metadata").begin_object();
-  for (const GgufEntry& entry : file.entries()) write_value(json.key(entry.key), file, entry, true);
+  for (const GgufEntry& entry : file.entries()) write_entry(json.key(entry.key), entry);
   json.end_object().key("tensors").begin_array();
   for (const GgufTensor& tensor : file.tensors()) {
     json.begin_object().field("name", tensor.name).field("type", tensor_type_info(tensor.type).name);
@@ -149,9 +183,7 @@ std::string to_text(const GgufFile& file, bool all_tensors) {
   }
   out += "metadata\n";
   for (const GgufEntry& entry : file.entries()) {
-    JsonWriter json;
-    write_value(json, file, entry, false);
-    out += fmt::format("  {} = {}\n", entry.key, json.text());
+    out += fmt::format("  {} = {}\n", entry.key, entry_summary(entry));
   }
   const auto chat = file.find_string("tokenizer.chat_template");
   out += chat.has_value() ? fmt::format("chat template\n{}\n", *chat) : "no chat template\n";

@@ -1,7 +1,5 @@
 #include "interrupt.h"
 
-#include <csignal>
-
 namespace kvasir::cli {
 namespace {
 
@@ -14,12 +12,14 @@ void on_interrupt(int signal) {
 
 }  // namespace
 
-InterruptFlag::InterruptFlag() {
+InterruptFlag::InterruptFlag() : previous_(std::signal(SIGINT, SIG_IGN)) {
   g_raised = 0;
-  std::signal(SIGINT, on_interrupt);
+  // A program that was started with interrupts ignored (nohup, a job in the background) goes on ignoring
+  // them.
+  if (previous_ != SIG_IGN) std::signal(SIGINT, on_interrupt);
 }
 
-InterruptFlag::~InterruptFlag() { std::signal(SIGINT, SIG_DFL); }
+InterruptFlag::~InterruptFlag() { std::signal(SIGINT, previous_); }
 
 bool InterruptFlag::raised() const { return g_raised != 0; }
 

@@ -2,6 +2,8 @@
 #ifndef KVASIR_APPS_INTERRUPT_H_
 #define KVASIR_APPS_INTERRUPT_H_
 
+#include <csignal>
+
 namespace kvasir::cli {
 
 // While one exists, SIGINT sets the flag.
@@ -12,6 +14,10 @@ class InterruptFlag {
   InterruptFlag(const InterruptFlag&) = delete;
   InterruptFlag& operator=(const InterruptFlag&) = delete;
   bool raised() const;
+
+ private:
+  using Handler = void (*)(int);
+  Handler previous_;
 };
 
 }  // namespace kvasir::cli

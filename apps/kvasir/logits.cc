@@ -114,7 +114,10 @@ std::string to_json(const Options& options, const LanguageModel& model, std::spa
 }
 
 int run(Options options) {
-  if (!options.sha256 && options.out.empty() && options.top <= 0) options.top = 5;
+  if (options.top < 0) {
+    throw Error(ErrorKind::kInvalidArgument, fmt::format("top is {}, must not be negative", options.top));
+  }
+  if (!options.sha256 && options.out.empty() && options.top == 0) options.top = 5;
   Executor executor(options.model.threads);
   const LanguageModel model =
       LanguageModel::load(options.model.resolved_path(), options.model.activations, executor);
@@ -158,7 +161,7 @@ void add_logits(CLI::App& program, Action& chosen) {
                    "Hash of all logits as little-endian float32, positions in order");
   command.add_option("--out", options->out,
                      "Write logits [tokens, vocabulary] and tokens to this safetensors file");
-  command.add_option("--top", options->top, "Show the N largest of each position");
+  add_number(command, "--top", options->top, "Show the N largest of each position");
   command.add_flag("--json", options->json, "One JSON document");
   command.callback([options, &chosen] { chosen = [options] { return run(*options); }; });
 }

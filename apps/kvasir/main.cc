@@ -1,6 +1,10 @@
 // The command line: reads options, runs one command, turns errors into one line and an exit status.
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <csignal>
 #include <exception>
+#include <sstream>
 #include <string>
 
 #include "command.h"
@@ -9,16 +13,22 @@
 namespace kvasir::cli {
 namespace {
 
-int fail(const std::string& message, int status) {
+// An error is one line, even if it quotes an argument or a file's name that has several.
+int fail(std::string message, int status) {
+  std::replace_if(
+      message.begin(), message.end(), [](unsigned char c) { return c < 0x20; }, ' ');
   note("kvasir: error: " + message);
   return status;
+}
+
+int fail_usage(const std::string& message) {
+  return fail(message + " (kvasir --help shows what there is)", kWrongUsage);
 }
 
 int run(int argc, char** argv) {
   CLI::App program("Kvasir: LLM inference with the same bits on every path.", "kvasir");
   program.set_version_flag("--version", std::string("kvasir " KVASIR_VERSION " (arithmetic ") +
                                             std::to_string(kArithmeticVersion) + ")");
-  program.require_subcommand(1);
   Action action;
   add_generate(program, action);
   add_chat(program, action);
@@ -29,11 +39,17 @@ int run(int argc, char** argv) {
   try {
     program.parse(argc, argv);
   } catch (const CLI::Success& success) {  // --help, --version
-    return program.exit(success);
+    std::ostringstream text;
+    program.exit(success, text, text);
+    print(text.str());
+    return kDone;
   } catch (const CLI::ParseError& error) {
-    return fail(std::string(error.what()) + " (kvasir --help shows what there is)", kWrongUsage);
+    const std::vector<std::string> unknown = program.remaining();
+    if (!action && !unknown.empty())
+      return fail_usage(fmt::format("there is no command {}", unknown.front()));
+    return fail_usage(error.what());
   }
-  return action();
+  return action ? action() : fail_usage("no command was given");
 }
 
 int run_guarded(int argc, char** argv) {

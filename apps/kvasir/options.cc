@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
@@ -8,8 +9,10 @@
 #include <cstring>
 #include <fstream>
 #include <iostream>
-#include <iterator>
+#include <limits>
+#include <map>
 #include <random>
+#include <type_traits>
 
 #include "base/json_writer.h"
 #include "command.h"
@@ -36,13 +39,56 @@ Number parse_number(std::string_view text, const std::string& what) {
 }
 
 std::string read_stream(std::istream& in, const std::string& name) {
-  std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  std::string text;
+  std::array<char, 65536> part;
+  while (in.read(part.data(), part.size()), in.gcount() > 0) {
+    text.append(part.data(), static_cast<std::size_t>(in.gcount()));
+  }
   if (in.bad())
     throw Error(ErrorKind::kIo, fmt::format("{}: cannot be read: {}", name, std::strerror(errno)));
   return text;
 }
 
+template <class Number>
+struct Unwrapped {
+  using type = Number;
+};
+template <class Number>
+struct Unwrapped<std::optional<Number>> {
+  using type = Number;
+};
+
+template <class Enum>
+void add_choice(CLI::App& command, const std::string& name, Enum& value,
+                const std::map<std::string, Enum>& choices, const std::string& what) {
+  const auto choose = [&value, name, choices](const std::string& text) {
+    const auto choice = choices.find(text);
+    if (choice == choices.end()) {
+      std::string names;
+      for (const auto& [known, unused] : choices) names += (names.empty() ? "" : ", ") + known;
+      throw CLI::ValidationError(name, fmt::format("\"{}\" is none of {}", text, names));
+    }
+    value = choice->second;
+  };
+  command.add_option_function<std::string>(name, choose, what);
+}
+
 }  // namespace
+
+template <class Number>
+void add_number(CLI::App& command, const std::string& name, Number& value, const std::string& what) {
+  const std::string long_name = name.substr(name.find("--"));
+  const auto set = [&value, long_name](const std::string& text) {
+    value = parse_number<typename Unwrapped<Number>::type>(text, long_name);
+  };
+  CLI::Option* option = command.add_option_function<std::string>(name, set, what)->type_name("NUMBER");
+  if constexpr (std::is_arithmetic_v<Number>) option->default_str(fmt::format("{}", value));
+}
+
+template void add_number(CLI::App&, const std::string&, int&, const std::string&);
+template void add_number(CLI::App&, const std::string&, std::int64_t&, const std::string&);
+template void add_number(CLI::App&, const std::string&, double&, const std::string&);
+template void add_number(CLI::App&, const std::string&, std::optional<std::int64_t>&, const std::string&);
 
 void ModelOptions::add_path(CLI::App& command) {
   command.add_option("-m,--model", path,
@@ -51,26 +97,21 @@ void ModelOptions::add_path(CLI::App& command) {
 
 void ModelOptions::add(CLI::App& command) {
   add_path(command);
-  command.add_option("-t,--threads", threads, "Threads (default: as many as this process may use)");
-  const std::map<std::string, Activations> activation_names = {{"default", Activations::kDefault},
-                                                               {"f32", Activations::kF32}};
-  command
-      .add_option("--activations", activations,
-                  "Inputs of linear layers: default (8-bit blocks where the weights are quantized) or f32 "
-                  "(slower; to "
-                  "compare with float references)")
-      ->transform(CLI::CheckedTransformer(activation_names));
-  const std::map<std::string, KvType> kv_names = {
-      {"f32", KvType::kF32}, {"f16", KvType::kF16}, {"bf16", KvType::kBF16}};
-  command.add_option("--kv-type", kv_type, "Numbers in the KV cache: f16 (default), bf16 or f32")
-      ->transform(CLI::CheckedTransformer(kv_names));
+  add_number(command, "-t,--threads", threads, "Threads; 0 is as many as this process may use");
+  add_choice<Activations>(
+      command, "--activations", activations, {{"default", Activations::kDefault}, {"f32", Activations::kF32}},
+      "Inputs of linear layers: default (8-bit blocks where the weights are quantized) or f32 (slower; to "
+      "compare with float references)");
+  add_choice<KvType>(command, "--kv-type", kv_type,
+                     {{"f32", KvType::kF32}, {"f16", KvType::kF16}, {"bf16", KvType::kBF16}},
+                     "Numbers in the KV cache: f16 (default), bf16 or f32");
 }
 
 std::string ModelOptions::resolved_path() const {
   if (!path.empty()) return path;
   if (!environment("KVASIR_MODEL").empty()) return environment("KVASIR_MODEL");
   const std::string data = environment("XDG_DATA_HOME");
-  const std::string model =
+  std::string model =
       (data.empty() ? environment("HOME") + "/.local/share" : data) + "/kvasir/models/" + kDefaultModel;
   if (access(model.c_str(), R_OK) != 0) {
     throw Error(ErrorKind::kIo,
@@ -82,8 +123,8 @@ std::string ModelOptions::resolved_path() const {
 void RunCliOptions::add(CLI::App& command) {
   command.add_flag("--no-cache", no_cache,
                    "Run the whole sequence again at every step (the naive path; slow)");
-  command.add_option("--prefill-chunk", prefill_chunk, "Prompt tokens per forward pass; 0 takes all at once")
-      ->capture_default_str();
+  add_number(command, "--prefill-chunk", prefill_chunk,
+             "Prompt tokens per forward pass; 0 takes all at once");
 }
 
 void PromptOptions::add(CLI::App& command, bool with_tokens) {
@@ -106,11 +147,11 @@ std::string PromptOptions::read_text() const {
 }
 
 std::vector<TokenId> PromptOptions::encode(const LanguageModel& model) const {
-  if (tokens.empty()) return model.encode_prompt(read_text(), control());
+  if (!tokens.has_value()) return model.encode_prompt(read_text(), control());
   if (text.has_value() || !file.empty()) {
     throw Error(ErrorKind::kInvalidArgument, "give a text or --tokens, not both");
   }
-  return parse_ids(tokens);
+  return parse_ids(*tokens);
 }
 
 std::vector<TokenId> parse_ids(std::string_view text) {
@@ -125,31 +166,31 @@ std::vector<TokenId> parse_ids(std::string_view text) {
 }
 
 void SamplingOptions::add(CLI::App& command) {
-  const auto number = [&](const char* name, double& value, const char* what) {
-    command.add_option(name, value, what)->capture_default_str();
-  };
-  command.add_option("-n,--max-tokens", max_tokens,
-                     "Tokens to generate at most (default: until the context is full)");
-  number("--temperature", params.temperature, "0 is greedy");
-  command.add_option("--top-k", params.top_k, "Keep the k most probable; 0 is off")->capture_default_str();
-  number("--top-p", params.top_p, "Keep the most probable until their mass reaches p; 1 is off");
-  number("--min-p", params.min_p, "Keep those with at least this share of the largest probability; 0 is off");
-  number("--repetition-penalty", params.repetition_penalty,
-         "Divides (multiplies, if negative) logits seen before");
-  number("--presence-penalty", params.presence_penalty, "Subtracted once from logits of generated tokens");
-  number("--frequency-penalty", params.frequency_penalty, "Subtracted for each time a token was generated");
-  command
-      .add_option("--penalty-window", params.penalty_window, "Tokens the penalties look back on; 0 is all")
-      ->capture_default_str();
-  command.add_option("--logit-bias", logit_bias, "ID:VALUE, added to that token's logit; may be given often");
+  add_number(command, "-n,--max-tokens", max_tokens,
+             "Tokens to generate at most (default: until the context is full)");
+  add_number(command, "--temperature", params.temperature, "0 is greedy");
+  add_number(command, "--top-k", params.top_k, "Keep the k most probable; 0 is off");
+  add_number(command, "--top-p", params.top_p, "Keep the most probable until their mass reaches p; 1 is off");
+  add_number(command, "--min-p", params.min_p,
+             "Keep those with at least this share of the largest probability; 0 is off");
+  add_number(command, "--repetition-penalty", params.repetition_penalty,
+             "Divides (multiplies, if negative) logits seen before");
+  add_number(command, "--presence-penalty", params.presence_penalty,
+             "Subtracted once from logits of generated tokens");
+  add_number(command, "--frequency-penalty", params.frequency_penalty,
+             "Subtracted for each time a token was generated");
+  add_number(command, "--penalty-window", params.penalty_window,
+             "Tokens the penalties look back on; 0 is all");
+  command.add_option("--logit-bias", logit_bias, "ID:VALUE, added to that token's logit; may be given often")
+      ->allow_extra_args(false);  // what follows the value is the prompt
   command.add_option("--seed", seed, "Seed of the draw, 0 to 2^64-1, or \"random\"")->capture_default_str();
-  command.add_option("--stop", stop, "Text that ends the generation; may be given often");
+  command.add_option("--stop", stop, "Text that ends the generation; may be given often")
+      ->allow_extra_args(false);
   command.add_flag("--ignore-eos", ignore_eos, "Go on after the model's end token");
-  command.add_option("--context", context, "Positions to use at most; 0 is the model's own")
-      ->capture_default_str();
+  add_number(command, "--context", context, "Positions to use at most; 0 is the model's own");
 }
 
-SamplingParams SamplingOptions::get() const {
+SamplingParams SamplingOptions::sampling() const {
   SamplingParams result = params;
   if (seed == "random") {
     std::random_device device;
@@ -166,7 +207,20 @@ SamplingParams SamplingOptions::get() const {
         parse_number<TokenId>(std::string_view(bias).substr(0, colon), "logit_bias id"),
         parse_number<double>(std::string_view(bias).substr(colon + 1), "logit_bias value"));
   }
+  check_sampling_params(result, std::numeric_limits<std::int32_t>::max());
   return result;
+}
+
+GenerateRequest SamplingOptions::request(const RunCliOptions& run, KvType kv_type) const {
+  GenerateRequest request;
+  request.sampling = sampling();
+  request.max_tokens = max_tokens;
+  request.context = context;
+  request.stop = stop;
+  request.ignore_eos = ignore_eos;
+  request.run = run.get();
+  request.kv_type = kv_type;
+  return request;
 }
 
 void print(std::string_view text) {

@@ -56,11 +56,9 @@ void add_perplexity(CLI::App& program, Action& chosen) {
   options->prompt.add(command, true);
   options->model.add(command);
   options->run.add(command);
-  command
-      .add_option(
-          "--window", options->window,
-          "Longer texts are cut into windows of so many tokens, each read from its start; 0 is the context")
-      ->capture_default_str();
+  add_number(
+      command, "--window", options->window,
+      "Longer texts are cut into windows of so many tokens, each read from its start; 0 is the context");
   command.add_flag("--json", options->json, "One JSON document");
   command.callback([options, &chosen] { chosen = [options] { return run(*options); }; });
 }

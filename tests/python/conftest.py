@@ -1,4 +1,5 @@
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,14 @@ DATA = Path(__file__).parents[1] / "data"
 
 def read_json(name):
     return json.loads((DATA / name).read_text())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interrupts_are_heard():
+    """A job in the background is started with SIGINT ignored; the tests that raise it want Python's own handler."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, previous)
 
 
 @pytest.fixture(scope="session")

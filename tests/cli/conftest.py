@@ -1,0 +1,19 @@
+import json
+
+import pytest
+import tiny_gguf
+from kvasir_cli import DATA
+
+
+@pytest.fixture(scope="session")
+def golden():
+    """SmolLM2's numbers from an independent implementation."""
+    return json.loads((DATA / "smollm2" / "golden.json").read_text())
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory):
+    """Path of a tiny model, for what does not depend on the model."""
+    path = tmp_path_factory.mktemp("models") / "tiny.gguf"
+    path.write_bytes(tiny_gguf.tiny_model())
+    return path
