@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "base/sha256.h"
+#include "formats/gguf.h"
 #include "golden_files.h"
+#include "kernels/dequantize.h"
 #include "kvasir/error.h"
 #include "kvasir/generate.h"
 #include "kvasir/language_model.h"
@@ -91,6 +93,32 @@ class SmolLm2 : public ::testing::Test {
     return {logits.begin(), logits.end()};
   }
 };
+
+TEST_F(SmolLm2, StoredWeightsAreDequantizedAsElsewhere) {
+  const GgufFile file = GgufFile::open(default_model_path());
+  std::size_t checked = 0;
+  for (const simdjson::dom::element item : golden()["weights_gguf"].get_array()) {
+    const std::string name(item["gguf_name"].get_string().value());
+    const GgufTensor& tensor = file.tensor(name);
+    EXPECT_EQ(tensor_type_info(tensor.type).name, item["type"].get_string().value());
+    const std::uint64_t columns = tensor.shape.back();
+    std::vector<float> values(tensor.shape.front() * (tensor.shape.size() == 2 ? columns : 1));
+    kernels::dequantize(tensor.type, tensor.data.data(), values);
+    const auto expect_at = [&](const char* key, std::size_t begin) {
+      std::size_t at = begin;
+      for (const simdjson::dom::element value : item[key].get_array()) {
+        // The golden values are printed with nine digits.
+        EXPECT_FLOAT_EQ(values[at++], static_cast<float>(value.get_double().value())) << name;
+        ++checked;
+      }
+    };
+    expect_at("first8", 0);
+    expect_at("row1_first4", columns);
+    const double sum = std::accumulate(values.begin(), values.end(), 0.0);
+    EXPECT_NEAR(sum, item["sum"].get_double().value(), 1e-5 * std::max(1.0, std::fabs(sum))) << name;
+  }
+  EXPECT_GE(checked, 40U);
+}
 
 TEST_F(SmolLm2, LogitsOfEveryPositionAreThoseOfFloat64) {
   const SafetensorsFile file = SafetensorsFile::open(data_path("smollm2/logits_top50.safetensors"));

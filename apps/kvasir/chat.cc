@@ -81,8 +81,7 @@ class Conversation {
 int run(const Options& options) {
   GenerateRequest request = options.sampling.request(options.run, options.model.kv_type);
   Executor executor(options.model.threads);
-  const LanguageModel model =
-      LanguageModel::load(options.model.resolved_path(), options.model.activations, executor);
+  const LanguageModel model = options.model.load(executor);
   Conversation conversation(options.system, std::move(request), model, executor);
   if (isatty(STDIN_FILENO) == 1) note("Ctrl-C stops an answer, /reset starts anew, /exit or Ctrl-D ends.");
   while (const std::optional<std::string> line = read_line()) {

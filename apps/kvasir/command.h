@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/json_writer.h"
 #include "kvasir/config.h"
 #include "kvasir/executor.h"
 #include "kvasir/generate.h"
@@ -52,6 +54,9 @@ struct ModelOptions {
   void add(CLI::App& command);
   // The file that -m, else KVASIR_MODEL, else the place where script/bootstrap puts the default model names.
   std::string resolved_path() const;
+  LanguageModel load(Executor& executor) const {
+    return LanguageModel::load(resolved_path(), activations, executor);
+  }
 };
 
 struct RunCliOptions {
@@ -108,6 +113,8 @@ struct SamplingOptions {
 void print(std::string_view text);
 // A text in quotes, control characters and quotes escaped.
 std::string in_quotes(std::string_view text);
+// A JSON array of ids.
+void write_ids(JsonWriter& json, std::span<const TokenId> ids);
 // A line for people, on standard error.
 void note(const std::string& line);
 bool stdout_is_terminal();

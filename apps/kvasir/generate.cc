@@ -62,12 +62,6 @@ void write_trace(JsonWriter& json, const SamplerTrace& trace) {
   json.end_array().end_object();
 }
 
-void write_ids(JsonWriter& json, std::span<const TokenId> ids) {
-  json.begin_array();
-  for (const TokenId id : ids) json.value(id);
-  json.end_array();
-}
-
 void write_logprobs(JsonWriter& json, const GenerateResult& result) {
   json.key("logprobs").begin_array();
   for (std::size_t i = 0; i < result.logprobs.size(); ++i) {
@@ -126,8 +120,7 @@ int run(const Options& options) {
 
   const auto start = std::chrono::steady_clock::now();
   Executor executor(options.model.threads);
-  const LanguageModel model =
-      LanguageModel::load(options.model.resolved_path(), options.model.activations, executor);
+  const LanguageModel model = options.model.load(executor);
   const double load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   request.prompt = options.prompt.encode(model);
 

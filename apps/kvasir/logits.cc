@@ -95,9 +95,7 @@ std::string to_json(const Options& options, const LanguageModel& model, std::spa
       .field("model", model.path())
       .field("n_tokens", ids.size())
       .field("vocab_size", sink.vocab);
-  json.key("ids").begin_array();
-  for (const TokenId id : ids) json.value(id);
-  json.end_array();
+  write_ids(json.key("ids"), ids);
   if (options.sha256) json.field("sha256", digest);
   if (!options.out.empty()) json.field("out", options.out);
   if (options.top > 0) {
@@ -119,8 +117,7 @@ int run(Options options) {
   }
   if (!options.sha256 && options.out.empty() && options.top == 0) options.top = 5;
   Executor executor(options.model.threads);
-  const LanguageModel model =
-      LanguageModel::load(options.model.resolved_path(), options.model.activations, executor);
+  const LanguageModel model = options.model.load(executor);
   const std::vector<TokenId> ids = options.prompt.encode(model);
   if (ids.empty()) throw Error(ErrorKind::kInvalidArgument, "no tokens: give a text or --tokens");
   if (static_cast<std::int64_t>(ids.size()) > model.model().config().max_seq) {

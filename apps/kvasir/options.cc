@@ -235,6 +235,12 @@ std::string in_quotes(std::string_view text) {
   return json.text();
 }
 
+void write_ids(JsonWriter& json, std::span<const TokenId> ids) {
+  json.begin_array();
+  for (const TokenId id : ids) json.value(id);
+  json.end_array();
+}
+
 void note(const std::string& line) { fmt::print(stderr, "{}\n", line); }
 
 bool stdout_is_terminal() { return isatty(STDOUT_FILENO) == 1; }

@@ -23,8 +23,7 @@ struct Options {
 
 int run(const Options& options) {
   Executor executor(options.model.threads);
-  const LanguageModel model =
-      LanguageModel::load(options.model.resolved_path(), options.model.activations, executor);
+  const LanguageModel model = options.model.load(executor);
   const std::vector<TokenId> ids = options.prompt.encode(model);
   const PerplexityResult result =
       perplexity(model.model(), executor, ids, {options.window, options.run.get(), options.model.kv_type});

@@ -28,9 +28,9 @@ int tokenize(const Options& options) {
   const std::vector<TokenId> ids = tokenizer.encode(options.prompt.read_text(), options.prompt.control());
   if (options.json) {
     JsonWriter json;
-    json.begin_object().field("model", path).field("n_tokens", ids.size()).key("ids").begin_array();
-    for (const TokenId id : ids) json.value(id);
-    json.end_array().key("pieces").begin_array();
+    json.begin_object().field("model", path).field("n_tokens", ids.size());
+    write_ids(json.key("ids"), ids);
+    json.key("pieces").begin_array();
     for (const TokenId id : ids) json.value(tokenizer.token_bytes(id));
     print(json.end_array().end_object().text() + "\n");
     return kDone;
