@@ -15,7 +15,7 @@
 namespace kvasir::kernels {
 namespace {
 
-constexpr std::string_view kKnownNames[] = {"scalar", "avx2"};
+constexpr std::string_view kKnownNames[] = {"scalar", "avx2", "avx512", "avx512vnni"};
 
 #if defined(__x86_64__)
 bool has_f16c() {  // __builtin_cpu_supports does not know it in every compiler
@@ -29,6 +29,11 @@ std::vector<const KernelSet*> detect() {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c()) {
     sets.push_back(&avx2_kernels());
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+      sets.push_back(&avx512_kernels());
+      if (__builtin_cpu_supports("avx512vnni")) sets.push_back(&avx512vnni_kernels());
+    }
   }
 #endif
   return sets;

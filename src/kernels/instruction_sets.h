@@ -7,7 +7,9 @@
 namespace kvasir::kernels {
 
 #if defined(__x86_64__)
-const KernelSet& avx2_kernels();  // AVX2, FMA, F16C
+const KernelSet& avx2_kernels();        // AVX2, FMA, F16C
+const KernelSet& avx512_kernels();      // AVX-512 F, BW, DQ, VL
+const KernelSet& avx512vnni_kernels();  // the same with VNNI
 #endif
 
 }  // namespace kvasir::kernels

@@ -22,7 +22,7 @@ struct InputRows {
   const float* floats = nullptr;        // kF32, kBF16: [rows][k]
   const std::int8_t* quants = nullptr;  // integer layouts: [rows][k]
   const float* scales = nullptr;        // [rows][k / 32]
-  const std::int32_t* sums = nullptr;   // [rows][k / 32], sum of each block's quants
+  const std::int32_t* sums = nullptr;   // [rows][k / 16], sums of each 16 quants
 };
 
 inline constexpr std::size_t kv_type_bytes(KvType type) { return type == KvType::kF32 ? 4 : 2; }

@@ -135,13 +135,13 @@ struct Inputs {
         rounded(floats.size()),
         scales(floats.size() / kQuantBlock),
         quants(floats.size()),
-        sums(floats.size() / kQuantBlock) {
+        sums(floats.size() / kSubBlock) {
     for (std::int64_t row = 0; row < rows; ++row) {
       set.round_bf16(floats.data() + row * k, k, rounded.data() + row * k);
       if (k % kQuantBlock != 0) continue;
       const std::int64_t block = row * k / kQuantBlock;
       set.quantize(floats.data() + row * k, k, quants.data() + row * k, scales.data() + block,
-                   sums.data() + block);
+                   sums.data() + row * k / kSubBlock);
     }
   }
 
@@ -269,15 +269,15 @@ TEST(Quantize, ReachesTheDefinitionsBitsAndItsLimits) {
     }
     std::vector<std::int8_t> expected(32), got(32);
     float expected_scale, got_scale;
-    std::int32_t expected_sum, got_sum;
-    reference_kernels().quantize(x.data(), 32, expected.data(), &expected_scale, &expected_sum);
+    std::vector<std::int32_t> expected_sums(2), got_sums(2);
+    reference_kernels().quantize(x.data(), 32, expected.data(), &expected_scale, expected_sums.data());
     for (const std::int8_t q : expected) ASSERT_GT(q, -128);
     const bool finite = std::all_of(x.begin(), x.end(), [](float v) { return std::isfinite(v); });
     ASSERT_EQ(std::isfinite(expected_scale), finite);
     for (const KernelSet* set : vector_sets()) {
-      set->quantize(x.data(), 32, got.data(), &got_scale, &got_sum);
+      set->quantize(x.data(), 32, got.data(), &got_scale, got_sums.data());
       ASSERT_EQ(got, expected);
-      ASSERT_EQ(got_sum, expected_sum);
+      ASSERT_EQ(got_sums, expected_sums);
       ASSERT_EQ(std::bit_cast<std::uint32_t>(got_scale), std::bit_cast<std::uint32_t>(expected_scale));
     }
   }

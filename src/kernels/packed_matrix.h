@@ -16,8 +16,8 @@ namespace kvasir::kernels {
 inline constexpr std::int64_t kPanel = 16;       // outputs side by side
 inline constexpr std::int64_t kSegment = 256;    // inputs summed in one chain
 inline constexpr std::int64_t kQuantBlock = 32;  // inputs that share one activation scale
-inline constexpr std::int64_t kSubBlock = 16;    // inputs that share one integer scale of a K-quant
-inline constexpr std::int64_t kDotGroup = 4;     // inputs side by side for the integer dot products
+inline constexpr std::int64_t kSubBlock = 16;  // inputs that share one integer scale of a K-quant, or one sum
+inline constexpr std::int64_t kDotGroup = 4;   // inputs side by side for the integer dot products
 
 enum class WeightLayout {
   kF32,         // float32 weights, float32 inputs

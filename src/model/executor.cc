@@ -88,11 +88,11 @@ kernels::InputRows Executor::LinearInputs::get(kernels::WeightLayout layout, Exe
   if (!quantized_) {
     quants_.reserve(size);
     scales_.reserve(size / kernels::kQuantBlock);
-    sums_.reserve(size / kernels::kQuantBlock);
+    sums_.reserve(size / kernels::kSubBlock);
     executor.pool().parallel_for(rows_, [&](std::int64_t row) {
       const std::int64_t block = row * k_ / kernels::kQuantBlock;
       executor.kernels().quantize(x_ + row * k_, k_, quants_.data() + row * k_, scales_.data() + block,
-                                  sums_.data() + block);
+                                  sums_.data() + row * k_ / kernels::kSubBlock);
     });
     quantized_ = true;
   }

@@ -28,7 +28,7 @@ struct Executor::LinearInputs {
   bool rounded_ = false;
   AlignedBuffer<std::int8_t> quants_;  // [rows][k]
   AlignedBuffer<float> scales_;        // [rows][k / 32]
-  AlignedBuffer<std::int32_t> sums_;   // [rows][k / 32]
+  AlignedBuffer<std::int32_t> sums_;   // [rows][k / 16]
   AlignedBuffer<float> bf16_;          // [rows][k]
 };
 

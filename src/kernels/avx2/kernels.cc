@@ -1,8 +1,6 @@
 // The kernels for AVX2 + FMA + F16C.
 #if defined(__x86_64__)
 
-#include "kernels/kernels.h"
-
 #include <immintrin.h>
 
 #include <algorithm>
@@ -16,6 +14,7 @@
 #include "kernels/float_functions.h"
 #include "kernels/half.h"
 #include "kernels/instruction_sets.h"
+#include "kernels/kernels.h"
 
 // Standard headers stay outside of this region: their inline functions are shared with code for older
 // machines.
@@ -31,6 +30,7 @@ namespace {
 #include "kernels/simd/elementwise.h"
 #include "kernels/simd/linear.h"
 #include "kernels/simd/attention.h"
+#include "kernels/simd/kernel_set.h"
 // clang-format on
 
 }  // namespace
@@ -39,12 +39,8 @@ namespace {
 namespace kvasir::kernels {
 
 const KernelSet& avx2_kernels() {
-  // Writing to the cache is bound by memory: the reference's loop serves.
-  static const KernelSet kSet = {"avx2",           avx2::linear,   avx2::quantize,
-                                 avx2::round_bf16, avx2::rms_norm, avx2::swiglu,
-                                 avx2::add,        avx2::rope,     reference_kernels().store_kv,
-                                 avx2::attention};
-  return kSet;
+  static const KernelSet set = avx2::make_kernel_set("avx2");
+  return set;
 }
 
 }  // namespace kvasir::kernels

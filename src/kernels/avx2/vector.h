@@ -1,6 +1,10 @@
 // Sixteen float lanes on AVX2 + FMA + F16C: two registers. Included once, inside the target region and
 // namespace of avx2/kernels.cc; the loops over these types are in simd/.
 
+// Rows taken together: the weights of a panel are read once for all of them. As many as the registers hold.
+inline constexpr int kFloatRows = 4;
+inline constexpr int kIntRows = 2;
+
 struct F32x16 {
   __m256 low, high;
 
@@ -129,7 +133,7 @@ struct IntDot {
   __m256i sums[R][4];
 
   // w: [groups][16 outputs][4]; x[r]: [groups][4].
-  void run(const std::int8_t* w, const std::int8_t* const* x, int groups) {
+  void run(const std::int8_t* w, const std::int8_t* const* x, const std::int32_t* /*x_sums*/, int groups) {
     for (int r = 0; r < R; ++r) {
       for (int j = 0; j < 4; ++j) sums[r][j] = _mm256_setzero_si256();
     }
@@ -172,20 +176,23 @@ inline std::uint32_t absmax_bits(const float* x) {
   return static_cast<std::uint32_t>(_mm_cvtsi128_si32(_mm_max_epu32(two, _mm_shuffle_epi32(two, 0xb1))));
 }
 
-// quants[i] = x[i] / scale to the nearest integer; returns their sum.
-inline std::int32_t quantize_block(const float* x, float scale, std::int8_t* quants) {
+inline std::int32_t sum_lanes(__m256i eight) {
+  const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+  const __m128i two = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+  return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0xb1)));
+}
+
+// quants[i] = x[i] / scale to the nearest integer; sums: of the first 16 and of the others.
+inline void quantize_block(const float* x, float scale, std::int8_t* quants, std::int32_t* sums) {
   const __m256 divisor = _mm256_set1_ps(scale);
   __m256i values[4];
   for (int i = 0; i < 4; ++i)
     values[i] = _mm256_cvtps_epi32(_mm256_div_ps(_mm256_loadu_ps(x + 8 * i), divisor));
-  const __m256i eight =
-      _mm256_add_epi32(_mm256_add_epi32(values[0], values[1]), _mm256_add_epi32(values[2], values[3]));
-  const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
-  const __m128i two = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+  sums[0] = sum_lanes(_mm256_add_epi32(values[0], values[1]));
+  sums[1] = sum_lanes(_mm256_add_epi32(values[2], values[3]));
   const __m256i pairs0 = _mm256_packs_epi32(values[0], values[1]);
   const __m256i pairs1 = _mm256_packs_epi32(values[2], values[3]);
   const __m256i bytes = _mm256_packs_epi16(pairs0, pairs1);
   const __m256i ordered = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(quants), ordered);
-  return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0xb1)));
 }

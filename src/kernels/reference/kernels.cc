@@ -92,7 +92,7 @@ float dot_blocks(const Output& o, const InputRows& x, std::int64_t row) {
       const auto dot = static_cast<float>(dot_int8(o.quants(i), x.quants + row * k + i, kQuantBlock));
       sum = std::fma(dot, x.scales[block] * o.at(o.w->scales, i, kQuantBlock), sum);
       if (with_min) {
-        const auto x_sum = static_cast<float>(x.sums[block]);
+        const auto x_sum = static_cast<float>(x.sums[2 * block] + x.sums[2 * block + 1]);
         sum = std::fma(x_sum, x.scales[block] * o.at(o.w->mins, i, kQuantBlock), sum);
       }
     }
@@ -117,7 +117,8 @@ float dot_super_blocks(const Output& o, const InputRows& x, std::int64_t row) {
       sum = std::fma(static_cast<float>(dot), x.scales[block], sum);
       if (with_min) {
         const auto min = static_cast<float>(o.at(o.w->sub_mins, i, kQuantBlock));
-        min_sum = std::fma(min, x.scales[block] * static_cast<float>(x.sums[block]), min_sum);
+        const auto x_sum = static_cast<float>(x.sums[2 * block] + x.sums[2 * block + 1]);
+        min_sum = std::fma(min, x.scales[block] * x_sum, min_sum);
       }
     }
     total = std::fma(o.at(o.w->scales, begin, kSegment), sum, total);
@@ -164,7 +165,8 @@ void quantize(const float* x, std::int64_t k, std::int8_t* quants, float* scales
     const bool zero = absmax < 0x1p-100F;
     const bool finite = absmax_bits < 0x7f800000;
     const float scale = zero ? 0.0F : absmax / 127.0F;
-    std::int32_t sum = 0;
+    std::int32_t* block_sums = sums + begin / kSubBlock;
+    block_sums[0] = block_sums[1] = 0;
     for (std::int64_t i = begin; i < begin + kQuantBlock; ++i) {
       std::int32_t quant = 0;
       if (!zero && finite) {
@@ -172,10 +174,9 @@ void quantize(const float* x, std::int64_t k, std::int8_t* quants, float* scales
                                           kRoundMagicBits);
       }
       quants[i] = static_cast<std::int8_t>(quant);
-      sum += quant;
+      block_sums[(i - begin) / kSubBlock] += quant;
     }
     scales[begin / kQuantBlock] = scale;
-    sums[begin / kQuantBlock] = sum;
   }
 }
 

@@ -57,9 +57,9 @@ void quantize(const float* x, std::int64_t k, std::int8_t* quants, float* scales
     const float scale = zero ? 0.0F : absmax / 127.0F;
     if (zero || bits >= 0x7f800000) {
       std::memset(out, 0, kQuantBlock);
-      sums[block] = 0;
+      sums[2 * block] = sums[2 * block + 1] = 0;
     } else {
-      sums[block] = quantize_block(values, scale, out);
+      quantize_block(values, scale, out, sums + 2 * block);
     }
     scales[block] = scale;
   }

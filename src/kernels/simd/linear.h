@@ -1,10 +1,6 @@
 // Linear layers over 16 lanes (the outputs of a panel). Included inside the target region and namespace of
 // one instruction set, after its vector.h.
 
-// Rows taken together: the weights of a panel are read once for all of them.
-inline constexpr int kFloatRows = 4;
-inline constexpr int kIntRows = 2;
-
 template <int R>
 void store_outputs(const F32x16 (&totals)[R], std::int64_t lanes, float* y, std::int64_t y_stride) {
   for (int r = 0; r < R; ++r) {
@@ -41,6 +37,10 @@ void float_tile(const PackedMatrix& w, std::int64_t panel, const InputRows& x, s
   }
 }
 
+inline std::int32_t block_sum(const InputRows& x, std::int64_t block) {
+  return x.sums[2 * block] + x.sums[2 * block + 1];
+}
+
 template <int R, bool with_min>
 void block_tile(const PackedMatrix& w, std::int64_t panel, const InputRows& x, std::int64_t row,
                 F32x16 (&totals)[R]) {
@@ -50,9 +50,13 @@ void block_tile(const PackedMatrix& w, std::int64_t panel, const InputRows& x, s
     const std::int64_t end = std::min(begin + kSegment, w.k);
     for (std::int64_t i = begin; i < end; i += kQuantBlock) {
       const std::int8_t* inputs[R];
-      for (int r = 0; r < R; ++r) inputs[r] = x.quants + (row + r) * w.k + i;
+      std::int32_t input_sums[R];
+      for (int r = 0; r < R; ++r) {
+        inputs[r] = x.quants + (row + r) * w.k + i;
+        input_sums[r] = block_sum(x, ((row + r) * w.k + i) / kQuantBlock);
+      }
       IntDot<R> dot;
-      dot.run(w.quants.data() + (panel * w.k + i) * kPanel, inputs, kQuantBlock / kDotGroup);
+      dot.run(w.quants.data() + (panel * w.k + i) * kPanel, inputs, input_sums, kQuantBlock / kDotGroup);
       const std::int64_t block = (panel * w.k + i) / kQuantBlock * kPanel;
       const F32x16 scales = F32x16::load(w.scales.data() + block);
       for (int r = 0; r < R; ++r) {
@@ -60,7 +64,7 @@ void block_tile(const PackedMatrix& w, std::int64_t panel, const InputRows& x, s
         const F32x16 x_scale = F32x16::all(x.scales[x_block]);
         sums[r] = fma(to_float(dot.result(r)), x_scale * scales, sums[r]);
         if constexpr (with_min) {
-          const F32x16 x_sum = F32x16::all(static_cast<float>(x.sums[x_block]));
+          const F32x16 x_sum = F32x16::all(static_cast<float>(input_sums[r]));
           sums[r] = fma(x_sum, x_scale * F32x16::load(w.mins.data() + block), sums[r]);
         }
       }
@@ -81,9 +85,13 @@ void super_block_tile(const PackedMatrix& w, std::int64_t panel, const InputRows
       for (int r = 0; r < R; ++r) dots[r] = I32x16::zero();
       for (std::int64_t j = i; j < i + kQuantBlock; j += kSubBlock) {
         const std::int8_t* inputs[R];
-        for (int r = 0; r < R; ++r) inputs[r] = x.quants + (row + r) * w.k + j;
+        std::int32_t input_sums[R];
+        for (int r = 0; r < R; ++r) {
+          inputs[r] = x.quants + (row + r) * w.k + j;
+          input_sums[r] = x.sums[((row + r) * w.k + j) / kSubBlock];
+        }
         IntDot<R> dot;
-        dot.run(w.quants.data() + (panel * w.k + j) * kPanel, inputs, kSubBlock / kDotGroup);
+        dot.run(w.quants.data() + (panel * w.k + j) * kPanel, inputs, input_sums, kSubBlock / kDotGroup);
         const I32x16 scales = I32x16::load(w.sub_scales.data() + (panel * w.k + j) / kSubBlock * kPanel);
         for (int r = 0; r < R; ++r) dots[r] = dots[r] + scales * dot.result(r);
       }
@@ -93,7 +101,7 @@ void super_block_tile(const PackedMatrix& w, std::int64_t panel, const InputRows
         if constexpr (with_min) {
           const F32x16 mins =
               to_float(I32x16::load(w.sub_mins.data() + (panel * w.k + i) / kQuantBlock * kPanel));
-          const float x_sum = x.scales[x_block] * static_cast<float>(x.sums[x_block]);
+          const float x_sum = x.scales[x_block] * static_cast<float>(block_sum(x, x_block));
           min_sums[r] = fma(mins, F32x16::all(x_sum), min_sums[r]);
         }
       }
@@ -136,17 +144,22 @@ void linear_tile(const PackedMatrix& w, std::int64_t panel, const InputRows& x, 
                    y_stride);
 }
 
+// Rows from `row` on, R at a time, and what is left in smaller tiles.
+template <int R>
+void linear_rows(const PackedMatrix& w, std::int64_t panel, const InputRows& x, std::int64_t row,
+                 std::int64_t rows, float* y, std::int64_t y_stride) {
+  for (; row + R <= rows; row += R) linear_tile<R>(w, panel, x, row, y, y_stride);
+  if constexpr (R > 1) linear_rows<R / 2>(w, panel, x, row, rows, y, y_stride);
+}
+
 void linear(const PackedMatrix& w, std::int64_t panel_begin, std::int64_t panel_end, const InputRows& x,
             std::int64_t rows, float* y, std::int64_t y_stride) {
   const bool floats = w.layout == WeightLayout::kF32 || w.layout == WeightLayout::kBF16;
   for (std::int64_t panel = panel_begin; panel < panel_end; ++panel) {
-    std::int64_t row = 0;
     if (floats) {
-      for (; row + kFloatRows <= rows; row += kFloatRows)
-        linear_tile<kFloatRows>(w, panel, x, row, y, y_stride);
+      linear_rows<kFloatRows>(w, panel, x, 0, rows, y, y_stride);
     } else {
-      for (; row + kIntRows <= rows; row += kIntRows) linear_tile<kIntRows>(w, panel, x, row, y, y_stride);
+      linear_rows<kIntRows>(w, panel, x, 0, rows, y, y_stride);
     }
-    for (; row < rows; ++row) linear_tile<1>(w, panel, x, row, y, y_stride);
   }
 }
