@@ -79,7 +79,7 @@ class Conversation {
 };
 
 int run(const Options& options) {
-  GenerateRequest request = options.sampling.request(options.run, options.model.kv_type);
+  GenerateRequest request = options.sampling.request(options.run, options.model.kv_type());
   Executor executor(options.model.threads);
   const LanguageModel model = options.model.load(executor);
   Conversation conversation(options.system, std::move(request), model, executor);

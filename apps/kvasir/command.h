@@ -48,12 +48,13 @@ struct ModelOptions {
   std::string path;  // "" is the default model
   int threads = 0;
   Activations activations = Activations::kDefault;
-  KvType kv_type = KvType::kF16;
+  std::optional<KvType> chosen_kv_type;
 
   void add_path(CLI::App& command);  // -m alone, for commands that run no model
   void add(CLI::App& command);
   // The file that -m, else KVASIR_MODEL, else the place where script/bootstrap puts the default model names.
   std::string resolved_path() const;
+  KvType kv_type() const { return chosen_kv_type.value_or(default_kv_type(activations)); }
   LanguageModel load(Executor& executor) const {
     return LanguageModel::load(resolved_path(), activations, executor);
   }

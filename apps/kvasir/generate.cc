@@ -114,7 +114,7 @@ int run(const Options& options) {
     throw Error(ErrorKind::kInvalidArgument,
                 fmt::format("logprobs is {}, must not be negative", *options.logprobs));
   }
-  GenerateRequest request = options.sampling.request(options.run, options.model.kv_type);
+  GenerateRequest request = options.sampling.request(options.run, options.model.kv_type());
   if (options.logprobs.has_value()) request.logprobs = static_cast<std::size_t>(*options.logprobs);
   request.trace = options.explain;
 

@@ -72,7 +72,7 @@ struct Sink {
 void run_all(const Options& options, const LanguageModel& model, Executor& executor,
              std::span<const TokenId> ids, Sink& sink) {
   const auto count = static_cast<std::int64_t>(ids.size());
-  SequenceRunner runner(model.model(), executor, 1, count, options.model.kv_type, options.run.get());
+  SequenceRunner runner(model.model(), executor, 1, count, options.model.kv_type(), options.run.get());
   // Without a cache each position gets its own run from position 0; else the runs are the prefill chunks.
   std::int64_t at_once = options.run.no_cache ? 1 : options.run.prefill_chunk;
   if (at_once == 0) at_once = count;

@@ -60,7 +60,8 @@ struct Unwrapped<std::optional<Number>> {
 
 template <class Enum>
 void add_choice(CLI::App& command, const std::string& name, Enum& value,
-                const std::map<std::string, Enum>& choices, const std::string& what) {
+                const std::map<std::string, typename Unwrapped<Enum>::type>& choices,
+                const std::string& what) {
   const auto choose = [&value, name, choices](const std::string& text) {
     const auto choice = choices.find(text);
     if (choice == choices.end()) {
@@ -102,9 +103,10 @@ void ModelOptions::add(CLI::App& command) {
       command, "--activations", activations, {{"default", Activations::kDefault}, {"f32", Activations::kF32}},
       "Inputs of linear layers: default (8-bit blocks where the weights are quantized) or f32 (slower; to "
       "compare with float references)");
-  add_choice<KvType>(command, "--kv-type", kv_type,
-                     {{"f32", KvType::kF32}, {"f16", KvType::kF16}, {"bf16", KvType::kBF16}},
-                     "Numbers in the KV cache: f16 (default), bf16 or f32");
+  add_choice<std::optional<KvType>>(
+      command, "--kv-type", chosen_kv_type,
+      {{"f32", KvType::kF32}, {"f16", KvType::kF16}, {"bf16", KvType::kBF16}},
+      "Numbers in the KV cache: f16, bf16 or f32 (default: f16; f32 with --activations f32)");
 }
 
 std::string ModelOptions::resolved_path() const {

@@ -26,12 +26,12 @@ int run(const Options& options) {
   const LanguageModel model = options.model.load(executor);
   const std::vector<TokenId> ids = options.prompt.encode(model);
   const PerplexityResult result =
-      perplexity(model.model(), executor, ids, {options.window, options.run.get(), options.model.kv_type});
+      perplexity(model.model(), executor, ids, {options.window, options.run.get(), options.model.kv_type()});
   if (options.json) {
     JsonWriter json;
     json.begin_object()
         .field("model", model.path())
-        .field("fingerprint", model.fingerprint(options.model.kv_type));
+        .field("fingerprint", model.fingerprint(options.model.kv_type()));
     json.field("tokens", ids.size()).field("predicted", result.predicted).field("window", result.window);
     json.field("mean_nll", result.mean_nll).field("standard_error", result.standard_error);
     json.field("perplexity", std::exp(result.mean_nll));

@@ -19,6 +19,12 @@ enum class Activations {
   kF32,      // float32 inputs, weights dequantized exactly to float32
 };
 
+// What a cache is made of unless somebody chooses: half the memory, but exact where float references are
+// compared with.
+inline KvType default_kv_type(Activations activations) {
+  return activations == Activations::kF32 ? KvType::kF32 : KvType::kF16;
+}
+
 // A Llama-style decoder. The defaults are the lab's small model.
 struct Config {
   std::int32_t vocab_size = 128;

@@ -118,7 +118,7 @@ class Model:
 
     path: a GGUF file; None: default_model_path(). threads: 0 for as many as the process may use.
     activations: "default" (as the weights ask for) or "f32" (float32 inputs everywhere). kv_type: in which keys and
-    values are kept, "f16", "f32" or "bf16". The last two change results; the number of threads never does.
+    values are kept, "f16", "f32" or "bf16"; None: f16, but f32 with activations "f32". The last two change results; the number of threads never does.
     OSError if the file cannot be read, ValueError if it holds no model of a supported kind.
     """
 
@@ -127,10 +127,13 @@ class Model:
         path: str | os.PathLike[str] | None = None,
         threads: int = 0,
         activations: str = "default",
-        kv_type: str = "f16",
+        kv_type: str | None = None,
     ) -> None:
-        self._kv_type = _choice("kv_type", kv_type, _KV_TYPES)
         form = _choice("activations", activations, _ACTIVATIONS)
+        if kv_type is None:
+            self._kv_type = _kvasir.default_kv_type(form)
+        else:
+            self._kv_type = _choice("kv_type", kv_type, _KV_TYPES)
         threads = _arrays.integer("threads", threads, 0, _arrays.INT32_MAX)
         file = default_model_path() if path is None else Path(path)
         if path is None and not file.is_file():

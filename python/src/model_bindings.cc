@@ -210,6 +210,7 @@ void bind_model(nb::module_& module) {
   nb::enum_<Activations>(module, "Activations")
       .value("default", Activations::kDefault)
       .value("f32", Activations::kF32);
+  module.def("default_kv_type", &default_kv_type, nb::arg("activations"));
   nb::class_<Engine>(module, "Engine")
       .def_static("load", &load, nb::arg("path"), nb::arg("threads"), nb::arg("activations"))
       .def("logits", &logits, nb::arg("ids"), nb::arg("kv_type"), nb::arg("use_cache"),

@@ -29,6 +29,13 @@ def test_hash_depends_on_numbers_and_text():
     assert len(hashes) == 5
 
 
+def test_float_activations_come_with_a_float_cache():
+    exact = sha256("--activations", "f32")
+    assert sha256("--activations", "f32", "--kv-type", "f32") == exact
+    assert sha256("--activations", "f32", "--kv-type", "f16") != exact
+    assert sha256("--kv-type", "f16") == sha256()
+
+
 def test_file_holds_the_hashed_numbers(tmp_path):
     path = tmp_path / "logits.safetensors"
     result = document("logits", PROMPT, "--out", path, "--sha256", "--top", 3)

@@ -183,7 +183,7 @@ def test_a_missing_default_model_says_what_to_do(tmp_path):
 
 @pytest.mark.parametrize(
     "options",
-    [{"threads": -1}, {"threads": 10_000}, {"threads": 1.5}, {"activations": "f16"}, {"kv_type": "q8"}, {"kv_type": None}],
+    [{"threads": -1}, {"threads": 10_000}, {"threads": 1.5}, {"activations": "f16"}, {"kv_type": "q8"}, {"kv_type": 16}],
 )
 def test_bad_options_of_a_model_are_refused(options, model):
     with pytest.raises(ValueError, match=next(iter(options))):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conftest import DATA, read_json
+from golden import DATA, read_json
 from safetensors.numpy import load_file
 
 from kvasir import lab

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from conftest import read_json
+from golden import read_json
 
 import kvasir
 
