@@ -71,7 +71,7 @@ void add_choice(CLI::App& command, const std::string& name, Enum& value,
     }
     value = choice->second;
   };
-  command.add_option_function<std::string>(name, choose, what);
+  command.add_option_function<std::string>(name, choose, what)->take_last();
 }
 
 }  // namespace
@@ -82,7 +82,8 @@ void add_number(CLI::App& command, const std::string& name, Number& value, const
   const auto set = [&value, long_name](const std::string& text) {
     value = parse_number<typename Unwrapped<Number>::type>(text, long_name);
   };
-  CLI::Option* option = command.add_option_function<std::string>(name, set, what)->type_name("NUMBER");
+  CLI::Option* option =
+      command.add_option_function<std::string>(name, set, what)->type_name("NUMBER")->take_last();
   if constexpr (std::is_arithmetic_v<Number>) option->default_str(fmt::format("{}", value));
 }
 
@@ -185,7 +186,9 @@ void SamplingOptions::add(CLI::App& command) {
              "Tokens the penalties look back on; 0 is all");
   command.add_option("--logit-bias", logit_bias, "ID:VALUE, added to that token's logit; may be given often")
       ->allow_extra_args(false);  // what follows the value is the prompt
-  command.add_option("--seed", seed, "Seed of the draw, 0 to 2^64-1, or \"random\"")->capture_default_str();
+  command.add_option("--seed", seed, "Seed of the draw, 0 to 2^64-1, or \"random\"")
+      ->capture_default_str()
+      ->take_last();
   command.add_option("--stop", stop, "Text that ends the generation; may be given often")
       ->allow_extra_args(false);
   command.add_flag("--ignore-eos", ignore_eos, "Go on after the model's end token");

@@ -25,6 +25,14 @@ def test_json_names_everything_and_counts_the_prompt_as_tokenize_does():
     assert all(value > 0 for value in result["timings"].values())
 
 
+def test_the_last_of_repeated_options_counts():
+    repeated = ["-n", 9, "-n", 3, "--temperature", 2, "--temperature", 0.5, "--seed", 8, "--seed", 4, "--kv-type", "f16", "--kv-type", "f32"]
+    once = ["-n", 3, "--temperature", 0.5, "--seed", 4, "--kv-type", "f32"]
+    first, second = document("generate", PROMPT, *repeated), document("generate", PROMPT, *once)
+    assert [first[key] for key in ("tokens", "seed", "fingerprint")] == [second[key] for key in ("tokens", "seed", "fingerprint")]
+    assert first["completion_tokens"] == 3
+
+
 @pytest.mark.parametrize("name", ["counting", "chat_multi"])
 def test_greedy_continuation_is_the_golden_one(golden, name):
     (prompt,) = [p for p in golden["prompts"] if p["name"] == name]
