@@ -10,9 +10,9 @@
 
 #include "base/elementary.h"
 #include "base/float_environment.h"
+#include "engine/lab_weights.h"
 #include "kvasir/error.h"
 #include "kvasir/sequence_runner.h"
-#include "model/weight_source.h"
 
 namespace kvasir {
 namespace {
@@ -31,12 +31,6 @@ class RandomNumbers {
  private:
   std::mt19937_64 engine_;
 };
-
-MemoryWeights memory_weights(const StateDict& state) {
-  MemoryWeights weights;
-  for (const auto& [name, tensor] : state) weights.add(name, tensor.shape, tensor.values);
-  return weights;
-}
 
 Model make_model(const Config& config, const StateDict& state, Executor& executor) {
   const auto weights = std::make_shared<const MemoryWeights>(memory_weights(state));
@@ -84,6 +78,12 @@ StateDict draw_weights(const Config& config, std::uint64_t seed) {
 }
 
 }  // namespace
+
+MemoryWeights memory_weights(const StateDict& state) {
+  MemoryWeights weights;
+  for (const auto& [name, tensor] : state) weights.add(name, tensor.shape, tensor.values);
+  return weights;
+}
 
 StateDict random_weights(const Config& config, std::uint64_t seed) {
   check_config(config);

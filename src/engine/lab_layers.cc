@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "base/float_environment.h"
+#include "engine/lab_weights.h"
 #include "kvasir/error.h"
 #include "kvasir/lab.h"
 #include "model/weight_loader.h"
-#include "model/weight_source.h"
 
 namespace kvasir {
 namespace {
@@ -28,8 +28,7 @@ const Config& checked(const Config& config, std::int32_t layer) {
 // build(loader) makes a layer of all the tensors.
 template <class Build>
 auto load_layer(const StateDict& state, Build build) {
-  MemoryWeights weights;
-  for (const auto& [name, tensor] : state) weights.add(name, tensor.shape, tensor.values);
+  const MemoryWeights weights = memory_weights(state);
   Executor executor(1);
   WeightLoader loader(weights, Activations::kDefault, executor);
   auto layer = with_defined_floats([&] { return build(loader); });
