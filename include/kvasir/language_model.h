@@ -18,7 +18,8 @@ class GgufFile;
 class LanguageModel {
  public:
   // Error(kIo) or Error(kFormat), naming the file.
-  static LanguageModel load(const std::string& path, Activations activations, Executor& executor);
+  static LanguageModel load(const std::string& path, Activations activations, Executor& executor,
+                            const LoadProgress& progress = {});
 
   const std::string& path() const { return path_; }
   const Model& model() const { return model_; }
@@ -36,7 +37,8 @@ class LanguageModel {
   std::string fingerprint(KvType kv_type) const;
 
  private:
-  LanguageModel(const std::shared_ptr<const GgufFile>& file, Activations activations, Executor& executor);
+  LanguageModel(const GgufFile& file, Activations activations, Executor& executor,
+                const LoadProgress& progress);
 
   std::string path_;
   Model model_;

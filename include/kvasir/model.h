@@ -3,6 +3,7 @@
 #define KVASIR_MODEL_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -29,18 +30,21 @@ struct Run {
   std::int64_t n_logits = 1;  // logits wanted for so many of the run's last tokens (0 to tokens.size())
 };
 
+// Told from time to time what share of a model has been loaded, up to 1.
+using LoadProgress = std::function<void(double share)>;
+
 // Immutable once loaded; several threads may run it at once, each with its own Executor and cache.
 class Model {
  public:
   // Error(kFormat) naming file and field if the file does not hold a model of a supported architecture.
-  // The mapped file stays open: embeddings are read from it.
-  static Model from_gguf(std::shared_ptr<const GgufFile> file, Activations activations, Executor& executor);
+  // All that is needed is packed into memory of the model's own; the file's pages are given back.
+  static Model from_gguf(const GgufFile& file, Activations activations, Executor& executor,
+                         const LoadProgress& progress = {});
 
   // From tensors under Hugging Face names (model.embed_tokens.weight, model.layers.0.self_attn.q_proj.weight,
-  // ...). Without lm_head.weight the output shares the embedding. The source must outlive the model unless it
-  // is kept alive by `keep_alive`.
+  // ...). Without lm_head.weight the output shares the embedding.
   Model(const Config& config, const WeightSource& weights, Activations activations, Executor& executor,
-        std::shared_ptr<const void> keep_alive = nullptr);
+        const LoadProgress& progress = {});
   ~Model();
   Model(Model&&) noexcept;
   Model& operator=(Model&&) noexcept;

@@ -52,6 +52,13 @@ MappedFile MappedFile::open(const std::string& path) {
   return MappedFile(static_cast<const std::byte*>(address), size);
 }
 
+void MappedFile::release(std::span<const std::byte> part) const {
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = static_cast<std::size_t>(part.data() - data_);
+  const std::size_t first = (begin + page - 1) / page * page, end = (begin + part.size()) / page * page;
+  if (first < end) ::madvise(const_cast<std::byte*>(data_) + first, end - first, MADV_DONTNEED);
+}
+
 MappedFile::~MappedFile() {
   // munmap takes a pointer to non-const, though it writes nothing.
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);

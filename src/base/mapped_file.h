@@ -19,6 +19,9 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
 
+  // Gives back the memory of the whole pages of this part; it is read again from the file if it is touched.
+  void release(std::span<const std::byte> part) const;
+
  private:
   MappedFile(const std::byte* data, std::size_t size) : data_(data), size_(size) {}
   const std::byte* data_ = nullptr;

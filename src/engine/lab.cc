@@ -33,8 +33,7 @@ class RandomNumbers {
 };
 
 Model make_model(const Config& config, const StateDict& state, Executor& executor) {
-  const auto weights = std::make_shared<const MemoryWeights>(memory_weights(state));
-  return {config, *weights, Activations::kDefault, executor, weights};
+  return {config, memory_weights(state), Activations::kDefault, executor};
 }
 
 }  // namespace

@@ -11,16 +11,17 @@
 
 namespace kvasir {
 
-LanguageModel LanguageModel::load(const std::string& path, Activations activations, Executor& executor) {
-  return {std::make_shared<const GgufFile>(GgufFile::open(path)), activations, executor};
+LanguageModel LanguageModel::load(const std::string& path, Activations activations, Executor& executor,
+                                  const LoadProgress& progress) {
+  return {GgufFile::open(path), activations, executor, progress};
 }
 
-LanguageModel::LanguageModel(const std::shared_ptr<const GgufFile>& file, Activations activations,
-                             Executor& executor)
-    : path_(file->path()),
-      model_(Model::from_gguf(file, activations, executor)),
-      tokenizer_(tokenizer_data_from_gguf(*file)),
-      chat_template_source_(file->find_string("tokenizer.chat_template").value_or("")) {
+LanguageModel::LanguageModel(const GgufFile& file, Activations activations, Executor& executor,
+                             const LoadProgress& progress)
+    : path_(file.path()),
+      model_(Model::from_gguf(file, activations, executor, progress)),
+      tokenizer_(tokenizer_data_from_gguf(file)),
+      chat_template_source_(file.find_string("tokenizer.chat_template").value_or("")) {
   if (tokenizer_.vocab_size() != model_.config().vocab_size) {
     throw Error(ErrorKind::kFormat,
                 fmt::format("{}: token_embd.weight has {} rows, but tokenizer.ggml.tokens {} entries", path_,

@@ -19,6 +19,9 @@ class FileContent {
   explicit FileContent(MappedFile map) : map_(std::move(map)) {}
   explicit FileContent(std::vector<std::byte> memory) : memory_(std::move(memory)) {}
   std::span<const std::byte> bytes() const { return map_ ? map_->bytes() : std::span(memory_); }
+  void release(std::span<const std::byte> part) const {
+    if (map_) map_->release(part);
+  }
 
  private:
   std::optional<MappedFile> map_;

@@ -352,6 +352,8 @@ GgufFile GgufFile::parse(std::vector<std::byte> content, const std::string& name
 const std::string& GgufFile::path() const { return state_->path; }
 std::uint32_t GgufFile::version() const { return state_->version; }
 std::uint64_t GgufFile::alignment() const { return state_->alignment; }
+void GgufFile::release(const GgufTensor& tensor) const { state_->content.release(tensor.data); }
+
 std::uint64_t GgufFile::file_bytes() const { return state_->content.bytes().size(); }
 const std::vector<GgufEntry>& GgufFile::entries() const { return state_->entries; }
 const std::vector<GgufTensor>& GgufFile::tensors() const { return state_->tensors; }

@@ -72,6 +72,9 @@ class GgufFile {
   const GgufTensor* find_tensor(std::string_view name) const;  // nullptr if absent
   const GgufTensor& tensor(std::string_view name) const;       // Error(kFormat) if absent
 
+  // The tensor will not be read again soon: its pages need not stay in memory.
+  void release(const GgufTensor& tensor) const;
+
   // Values by key: nullopt if absent, Error(kFormat) naming file and key if present with another type.
   // Any integer type that holds the value serves for an integer, either float type for a float.
   std::optional<std::int64_t> find_int(std::string_view key) const;

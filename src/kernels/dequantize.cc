@@ -68,9 +68,8 @@ void unpack_k_nibbles(const std::byte* nibbles, const std::byte* high, std::int8
 }
 
 void unpack_q6_k(const std::byte* block, QuantBlock& out) {
-  const std::byte* low = block;           // 128 bytes: low four bits
-  const std::byte* high = block + 128;    // 64 bytes: high two bits
-  const std::byte* scales = block + 192;  // 16 int8
+  const std::byte* low = block;         // 128 bytes: low four bits
+  const std::byte* high = block + 128;  // 64 bytes: high two bits; then come 16 int8 scales and d
   for (int half = 0; half < 2; ++half) {
     for (int quarter = 0; quarter < 4; ++quarter) {
       for (int i = 0; i < 32; ++i) {
@@ -82,15 +81,26 @@ void unpack_q6_k(const std::byte* block, QuantBlock& out) {
       }
     }
   }
-  std::memcpy(out.sub_scales, scales, 16);
-  out.d = read_f16(block + 208);
-  out.dmin = 0.0F;
 }
 
-// One value of a block, with the exact integer product formed first; at most the last operation rounds.
-float block_value(TensorType type, const QuantBlock& block, int i) {
+}  // namespace
+
+void unpack_scales(TensorType type, const std::byte* block, QuantBlock& out) {
+  if (type == TensorType::kQ6_K) {
+    std::memcpy(out.sub_scales, block + 192, 16);
+    out.d = read_f16(block + 208);
+    out.dmin = 0.0F;
+    return;
+  }
+  out.d = read_f16(block);
+  out.dmin = read_f16(block + 2);
+  unpack_scales_and_mins(block + 4, out);
+}
+
+// The exact product comes first; at most the last operation rounds.
+float block_value(TensorType type, const QuantBlock& block, std::size_t i) {
   const float quant = static_cast<float>(block.quants[i]);
-  const int sub_block = i / 16, min_block = i / 32;
+  const std::size_t sub_block = i / 16, min_block = i / 32;
   switch (type) {
     case TensorType::kQ4_1:
     case TensorType::kQ5_1:
@@ -105,8 +115,6 @@ float block_value(TensorType type, const QuantBlock& block, int i) {
       return block.d * quant;
   }
 }
-
-}  // namespace
 
 void unpack_block(TensorType type, const std::byte* block, QuantBlock& out) {
   out.d = 0.0F;
@@ -135,18 +143,15 @@ void unpack_block(TensorType type, const std::byte* block, QuantBlock& out) {
       unpack_nibbles(block + 8, read_u32(block + 4), 0, out.quants);
       return;
     case TensorType::kQ4_K:
-      out.d = read_f16(block);
-      out.dmin = read_f16(block + 2);
-      unpack_scales_and_mins(block + 4, out);
+      unpack_scales(type, block, out);
       unpack_k_nibbles(block + 16, nullptr, out.quants);
       return;
     case TensorType::kQ5_K:
-      out.d = read_f16(block);
-      out.dmin = read_f16(block + 2);
-      unpack_scales_and_mins(block + 4, out);
+      unpack_scales(type, block, out);
       unpack_k_nibbles(block + 48, block + 16, out.quants);
       return;
     case TensorType::kQ6_K:
+      unpack_scales(type, block, out);
       unpack_q6_k(block, out);
       return;
     case TensorType::kF32:
@@ -174,7 +179,7 @@ void dequantize(TensorType type, const std::byte* data, std::span<float> out) {
   for (std::size_t start = 0; start < out.size(); start += info.block_values, data += info.block_bytes) {
     unpack_block(type, data, block);
     for (std::size_t i = 0; i < info.block_values; ++i) {
-      out[start + i] = block_value(type, block, static_cast<int>(i));
+      out[start + i] = block_value(type, block, i);
     }
   }
 }

@@ -26,6 +26,12 @@ struct QuantBlock {
 // `block` points at one stored block of `type`, which must be block-quantized.
 void unpack_block(TensorType type, const std::byte* block, QuantBlock& out);
 
+// Only d, dmin, sub_scales and sub_mins of a K-quant's block.
+void unpack_scales(TensorType type, const std::byte* block, QuantBlock& out);
+
+// Value i of a block of `type`.
+float block_value(TensorType type, const QuantBlock& block, std::size_t i);
+
 // Values of consecutive blocks: out.size() is a multiple of the type's block size.
 void dequantize(TensorType type, const std::byte* data, std::span<float> out);
 

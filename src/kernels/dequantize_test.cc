@@ -8,8 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "kernels/packed_matrix.h"
-
 namespace kvasir::kernels {
 namespace {
 
@@ -49,26 +47,6 @@ TEST(Dequantize, EqualsTheIndependentImplementationBitForBit) {
     dequantize(type, golden.blocks.data(), got);
     EXPECT_EQ(std::memcmp(got.data(), golden.values.data(), got.size() * sizeof(float)), 0)
         << tensor_type_info(type).name;
-  }
-}
-
-TEST(PackedMatrix, HoldsTheStoredValuesWhereTheKernelsLookForThem) {
-  for (const TensorType type : kStoredTypes) {
-    const Golden golden = read_golden(type);
-    // As a matrix of one row block: n rows of one block each, so that lanes and panels are both exercised.
-    const auto k = std::max<std::int64_t>(static_cast<std::int64_t>(tensor_type_info(type).block_values), 8);
-    const auto n = static_cast<std::int64_t>(golden.values.size()) / k;
-    PackedMatrix matrix = make_packed_matrix(type, n, k, Activations::kF32);
-    for (std::int64_t panel = 0; panel < matrix.panels(); ++panel) {
-      pack_panel(matrix, type, golden.blocks.data(), panel);
-    }
-    for (std::int64_t row = 0; row < n; ++row) {
-      for (std::int64_t col = 0; col < k; ++col) {
-        const float packed =
-            matrix.floats[static_cast<std::size_t>((row / kPanel * k + col) * kPanel + row % kPanel)];
-        ASSERT_EQ(packed, golden.values[static_cast<std::size_t>(row * k + col)]);
-      }
-    }
   }
 }
 

@@ -15,7 +15,7 @@
 namespace kvasir::kernels {
 namespace {
 
-constexpr std::string_view kKnownNames[] = {"scalar", "avx2", "avx512", "avx512vnni"};
+constexpr std::string_view kKnownNames[] = {"scalar", "avx2", "avx512", "avx512vnni", "avx512bf16"};
 
 #if defined(__x86_64__)
 bool has_f16c() {  // __builtin_cpu_supports does not know it in every compiler
@@ -32,7 +32,12 @@ std::vector<const KernelSet*> detect() {
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
       sets.push_back(&avx512_kernels());
-      if (__builtin_cpu_supports("avx512vnni")) sets.push_back(&avx512vnni_kernels());
+      if (__builtin_cpu_supports("avx512vnni")) {
+        sets.push_back(&avx512vnni_kernels());
+        if (__builtin_cpu_supports("avx512bf16") && avx512bf16_is_as_defined()) {
+          sets.push_back(&avx512bf16_kernels());
+        }
+      }
     }
   }
 #endif

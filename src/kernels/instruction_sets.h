@@ -10,6 +10,11 @@ namespace kvasir::kernels {
 const KernelSet& avx2_kernels();        // AVX2, FMA, F16C
 const KernelSet& avx512_kernels();      // AVX-512 F, BW, DQ, VL
 const KernelSet& avx512vnni_kernels();  // the same with VNNI
+const KernelSet& avx512bf16_kernels();  // the same with VNNI and BF16
+
+// Whether this machine's bfloat16 products are summed as the definition says (they are on all that are
+// known); needs AVX-512 BF16.
+bool avx512bf16_is_as_defined();
 #endif
 
 }  // namespace kvasir::kernels

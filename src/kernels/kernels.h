@@ -17,12 +17,25 @@ namespace kvasir::kernels {
 inline constexpr std::int64_t kCacheBlock = 16;  // positions in one block of the KV cache
 inline constexpr std::int64_t kSpan = 256;       // positions in one span of the attention sum
 
-// The inputs of a linear layer, in the form that the layout of its weights asks for.
+// The inputs of a linear layer, in the form that the type of its weights asks for (input_kind).
 struct InputRows {
-  const float* floats = nullptr;        // kF32, kBF16: [rows][k]
-  const std::int8_t* quants = nullptr;  // integer layouts: [rows][k]
-  const float* scales = nullptr;        // [rows][k / 32]
-  const std::int32_t* sums = nullptr;   // [rows][k / 16], sums of each 16 quants
+  std::int64_t k = 0;
+  const float* floats = nullptr;         // kFloat: [rows][k]
+  const std::uint32_t* pairs = nullptr;  // kBF16: [rows][(k + 1) / 2], see round_bf16
+  const std::int8_t* quants = nullptr;   // kInt8: [rows][k]
+  const float* scales = nullptr;         // [rows][k / 32]
+  const std::int32_t* sums = nullptr;    // [rows][k / 16], sums of each 16 quants
+
+  // The same inputs from a later row on.
+  InputRows from(std::int64_t row) const {
+    const auto skip = [row](auto* p, std::int64_t columns) { return p == nullptr ? p : p + row * columns; };
+    return {k,
+            skip(floats, k),
+            skip(pairs, (k + 1) / 2),
+            skip(quants, k),
+            skip(scales, k / kQuantBlock),
+            skip(sums, k / kSubBlock)};
+  }
 };
 
 inline constexpr std::size_t kv_type_bytes(KvType type) { return type == KvType::kF32 ? 4 : 2; }
@@ -87,8 +100,9 @@ struct KernelSet {
   void (*quantize)(const float* x, std::int64_t k, std::int8_t* quants, float* scales, std::int32_t* sums);
 
   // Rounds to bfloat16 (nearest even); |x| < 2^-48 becomes 0, so that no product with a bfloat16 weight of
-  // that range is ever subnormal (hardware bfloat16 instructions flush those).
-  void (*round_bf16)(const float* x, std::int64_t k, float* y);
+  // that range is ever subnormal (hardware bfloat16 instructions flush those). Two inputs to a pair, the even
+  // one in the high half, which those instructions add first; an odd k ends with a zero.
+  void (*round_bf16)(const float* x, std::int64_t k, std::uint32_t* pairs);
 
   // y = x / sqrt(mean(x^2) + eps) * weight.
   void (*rms_norm)(const float* x, const float* weight, float eps, std::int64_t n, float* y);

@@ -126,18 +126,21 @@ PackedMatrix pack(TensorType type, const std::vector<std::byte>& data, std::int6
 
 // Inputs in every representation, made by one kernel set.
 struct Inputs {
-  std::vector<float> floats, rounded, scales;
+  std::int64_t k;
+  std::vector<float> floats, scales;
+  std::vector<std::uint32_t> pairs;
   std::vector<std::int8_t> quants;
   std::vector<std::int32_t> sums;
 
-  Inputs(const KernelSet& set, std::vector<float> x, std::int64_t rows, std::int64_t k)
-      : floats(std::move(x)),
-        rounded(floats.size()),
+  Inputs(const KernelSet& set, std::vector<float> x, std::int64_t rows, std::int64_t k_inputs)
+      : k(k_inputs),
+        floats(std::move(x)),
         scales(floats.size() / kQuantBlock),
+        pairs(static_cast<std::size_t>(rows * ((k + 1) / 2))),
         quants(floats.size()),
         sums(floats.size() / kSubBlock) {
     for (std::int64_t row = 0; row < rows; ++row) {
-      set.round_bf16(floats.data() + row * k, k, rounded.data() + row * k);
+      set.round_bf16(floats.data() + row * k, k, pairs.data() + row * ((k + 1) / 2));
       if (k % kQuantBlock != 0) continue;
       const std::int64_t block = row * k / kQuantBlock;
       set.quantize(floats.data() + row * k, k, quants.data() + row * k, scales.data() + block,
@@ -145,9 +148,8 @@ struct Inputs {
     }
   }
 
-  InputRows rows_for(WeightLayout layout) const {
-    return {layout == WeightLayout::kBF16 ? rounded.data() : floats.data(), quants.data(), scales.data(),
-            sums.data()};
+  InputRows all() const {
+    return {k, floats.data(), pairs.data(), quants.data(), scales.data(), sums.data()};
   }
 };
 
@@ -164,11 +166,11 @@ TEST(Linear, EverySetGivesTheBitsOfTheDefinition) {
       const std::int64_t n = 1 + random() % 70;
       const std::int64_t k =
           block == 1 ? 1 + random() % 700 : block * (1 + random() % (block == 32 ? 20 : 4));
-      const std::int64_t rows = 1 + random() % 9;
+      const std::int64_t rows = trial == 0 ? 131 : 1 + random() % 20;
       const PackedMatrix w = pack(type, random_weights(random, type, n, k), n, k);
       const Inputs inputs(reference_kernels(), random_floats(random, static_cast<std::size_t>(rows * k)),
                           rows, k);
-      const InputRows x = inputs.rows_for(w.layout);
+      const InputRows x = inputs.all();
       std::vector<float> expected(static_cast<std::size_t>(rows * n));
       reference_kernels().linear(w, 0, w.panels(), x, rows, expected.data(), n);
       for (const KernelSet* set : vector_sets()) {
@@ -191,12 +193,12 @@ TEST(Linear, RowsDoNotDependOnTheirNeighbours) {
       const std::vector<float> x = random_floats(random, static_cast<std::size_t>(rows * k));
       const Inputs all(*set, x, rows, k);
       std::vector<float> together(static_cast<std::size_t>(rows * n));
-      set->linear(w, 0, w.panels(), all.rows_for(w.layout), rows, together.data(), n);
+      set->linear(w, 0, w.panels(), all.all(), rows, together.data(), n);
       for (std::int64_t row = 0; row < rows; ++row) {
         const Inputs one(*set, {x.begin() + row * k, x.begin() + (row + 1) * k}, 1, k);
         std::vector<float> alone(static_cast<std::size_t>(n));
         for (std::int64_t panel = 0; panel < w.panels(); ++panel) {  // each panel by itself, too
-          set->linear(w, panel, panel + 1, one.rows_for(w.layout), 1, alone.data(), n);
+          set->linear(w, panel, panel + 1, one.all(), 1, alone.data(), n);
         }
         const std::vector<float> expected(together.begin() + row * n, together.begin() + (row + 1) * n);
         ASSERT_EQ(bits_of(alone), bits_of(expected)) << set->name << " row " << row;
@@ -215,13 +217,15 @@ TEST(Linear, EveryLayoutIsCloseToTheExactProduct) {
     const PackedMatrix w = pack(type, data, n, k);
     const Inputs inputs(reference_kernels(), x, 1, k);
     std::vector<float> y(static_cast<std::size_t>(n)), y_exact(y.size());
-    reference_kernels().linear(w, 0, w.panels(), inputs.rows_for(w.layout), 1, y.data(), n);
-    reference_kernels().linear(exact, 0, exact.panels(), inputs.rows_for(exact.layout), 1, y_exact.data(), n);
+    reference_kernels().linear(w, 0, w.panels(), inputs.all(), 1, y.data(), n);
+    reference_kernels().linear(exact, 0, exact.panels(), inputs.all(), 1, y_exact.data(), n);
+    std::vector<float> weights(static_cast<std::size_t>(k));
     for (std::int64_t i = 0; i < n; ++i) {
+      dequantize_output(exact, i, weights);
       double sum = 0.0, magnitude = 0.0;
       for (std::int64_t j = 0; j < k; ++j) {
-        const double product = static_cast<double>(x[static_cast<std::size_t>(j)]) *
-                               exact.floats[static_cast<std::size_t>(((i / 16) * k + j) * 16 + i % 16)];
+        const double product =
+            static_cast<double>(x[static_cast<std::size_t>(j)]) * weights[static_cast<std::size_t>(j)];
         sum += product;
         magnitude += std::fabs(product);
       }
@@ -239,7 +243,7 @@ TEST(Linear, ASumThatUnderflowsToMinusZeroStaysMinusZero) {
     std::memcpy(data.data(), &weight, sizeof weight);
     const PackedMatrix w = pack(TensorType::kF32, data, 1, 1);
     float y = 1.0F;
-    set->linear(w, 0, 1, InputRows{&x, nullptr, nullptr, nullptr}, 1, &y, 1);
+    set->linear(w, 0, 1, InputRows{.k = 1, .floats = &x}, 1, &y, 1);
     EXPECT_EQ(y, 0.0F);
     EXPECT_TRUE(std::signbit(y)) << set->name;  // adding it to a total of +0 would have lost the sign
   }
@@ -293,7 +297,7 @@ TEST(Quantize, AValueThatIsNotFiniteReachesTheOutput) {
       x[40] = bad;
       const Inputs inputs(*set, x, 1, 64);
       std::vector<float> y(16);
-      set->linear(w, 0, 1, inputs.rows_for(w.layout), 1, y.data(), 16);
+      set->linear(w, 0, 1, inputs.all(), 1, y.data(), 16);
       for (const float value : y) EXPECT_FALSE(std::isfinite(value)) << set->name;
     }
   }
@@ -318,9 +322,10 @@ TEST(Elementwise, EverySetGivesTheBitsOfTheDefinition) {
       reference.add(expected.data(), y.data(), n);
       set->add(got.data(), y.data(), n);
       ASSERT_EQ(bits_of(got), bits_of(expected)) << "add n=" << n;
-      reference.round_bf16(x.data(), n, expected.data());
-      set->round_bf16(x.data(), n, got.data());
-      ASSERT_EQ(bits_of(got), bits_of(expected)) << "round_bf16 n=" << n;
+      std::vector<std::uint32_t> expected_pairs((size + 1) / 2), got_pairs((size + 1) / 2);
+      reference.round_bf16(x.data(), n, expected_pairs.data());
+      set->round_bf16(x.data(), n, got_pairs.data());
+      ASSERT_EQ(got_pairs, expected_pairs) << "round_bf16 n=" << n;
       for (const RopePairing pairing : {RopePairing::kHalfSplit, RopePairing::kInterleaved}) {
         std::vector<float> expected_head = random_floats(random, 2 * size), got_head = expected_head;
         reference.rope(expected_head.data(), x.data(), y.data(), 2 * n, pairing);

@@ -1,14 +1,17 @@
 // Weights as the kernels want them: 16 neighbouring outputs side by side (a "panel"), so that the lanes of a
 // vector are different outputs and each output's sum keeps its defined order whatever the width of the
-// vector.
+// vector. Every stored type keeps its own width.
 #ifndef KVASIR_KERNELS_PACKED_MATRIX_H_
 #define KVASIR_KERNELS_PACKED_MATRIX_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "base/aligned_buffer.h"
 #include "base/tensor_type.h"
+#include "kernels/dequantize.h"
 #include "kvasir/config.h"
 
 namespace kvasir::kernels {
@@ -18,37 +21,76 @@ inline constexpr std::int64_t kSegment = 256;    // inputs summed in one chain
 inline constexpr std::int64_t kQuantBlock = 32;  // inputs that share one activation scale
 inline constexpr std::int64_t kSubBlock = 16;  // inputs that share one integer scale of a K-quant, or one sum
 inline constexpr std::int64_t kDotGroup = 4;   // inputs side by side for the integer dot products
+inline constexpr std::int64_t kGroups = kQuantBlock / kDotGroup;  // groups of a block
 
-enum class WeightLayout {
-  kF32,         // float32 weights, float32 inputs
-  kBF16,        // bfloat16 weights (kept as float32 here), inputs rounded to bfloat16
-  kInt8,        // w = scale * q
-  kInt8Min,     // w = scale * q + min
-  kSuperBlock,  // w = (d * sub_scale) * q - dmin * sub_min, in super-blocks of 256
+// What the inputs of a linear layer are rounded to, by the type of its weights.
+enum class InputKind { kFloat, kBF16, kInt8 };
+InputKind input_kind(TensorType type);
+
+// Where the parts of one segment of one panel lie, in bytes from its start; each part starts on a cache line.
+//
+// Floats: `codes` holds [inputs][16]; for BF16 [inputs / 2, rounded up][16] pairs, the even input in the high
+// half of 32 bits.
+//
+// Block-quantized weights: the codes are unsigned, the quant plus a zero point (see zero_point). A group is
+// 64 bytes: 16 outputs x 4 inputs.
+//   8 bits:           codes [blocks][8 groups][64]
+//   4, 5 and 6 bits:  codes [blocks][4][64], the low nibble for group g, the high one for group g + 4
+//   5 bits:           high [blocks][64], bit g is the fifth bit of group g
+//   6 bits:           high [blocks][2][64], bits 2 g and 2 g + 1 are the top bits of group g (second: g + 4)
+// Scales: binary16 [blocks][16] and, with mins, the same again; for K-quants d [16] and dmin [16] in
+// binary16, then sub_scales [8 or 16][16] in 8 bits (Q6_K: signed), and sub_mins [8][16].
+struct SegmentLayout {
+  std::size_t scales = 0, mins = 0;
+  std::size_t sub_scales = 0, sub_mins = 0;
+  std::size_t codes = 0, high = 0;
+  std::size_t bytes = 0;
 };
+SegmentLayout segment_layout(TensorType type, std::int64_t inputs);
+
+// What is added to a quant to make its code: 128, 8, 16 or 32 where quants are signed, else 0.
+int zero_point(TensorType type);
 
 // y[n] = sum over k of x[k] * w[n, k].
 struct PackedMatrix {
-  WeightLayout layout = WeightLayout::kF32;
-  std::int64_t n = 0;                 // outputs
-  std::int64_t k = 0;                 // inputs
-  AlignedBuffer<float> floats;        // kF32, kBF16: [panels][k][16]
-  AlignedBuffer<std::int8_t> quants;  // integer layouts: [panels][k / 4][16][4]
-  AlignedBuffer<float> scales;        // [panels][k / 32][16]; kSuperBlock: d, [panels][k / 256][16]
-  AlignedBuffer<float> mins;  // kInt8Min: [panels][k / 32][16]; kSuperBlock: dmin, [panels][k / 256][16]
-  AlignedBuffer<std::int16_t> sub_scales;  // kSuperBlock: [panels][k / 16][16]
-  AlignedBuffer<std::int16_t> sub_mins;    // kSuperBlock: [panels][k / 32][16]
+  TensorType type = TensorType::kF32;
+  std::int64_t n = 0;  // outputs
+  std::int64_t k = 0;  // inputs
+  AlignedBuffer<std::byte> data;
 
   std::int64_t panels() const { return (n + kPanel - 1) / kPanel; }
-  std::size_t nbytes() const;
+  std::int64_t segments() const { return (k + kSegment - 1) / kSegment; }
+  std::int64_t segment_inputs(std::int64_t segment) const {
+    return std::min(kSegment, k - segment * kSegment);
+  }
+  std::size_t nbytes() const { return data.size(); }
+
+  // Set by make_packed_matrix.
+  SegmentLayout full_segment, last_segment;
+  std::size_t panel_bytes = 0;
+
+  const SegmentLayout& layout(std::int64_t segment) const {
+    return segment + 1 == segments() ? last_segment : full_segment;
+  }
+  const std::byte* at(std::int64_t panel, std::int64_t segment) const {
+    return data.data() + static_cast<std::size_t>(panel) * panel_bytes +
+           static_cast<std::size_t>(segment) * full_segment.bytes;
+  }
 };
 
-// An empty matrix of the layout that `type` takes, to be filled panel by panel (panels may be packed in
-// parallel).
+// An empty matrix for weights stored as `type`, to be filled panel by panel (panels may be packed in
+// parallel). With float activations, block-quantized weights are held as float32.
 PackedMatrix make_packed_matrix(TensorType type, std::int64_t n, std::int64_t k, Activations activations);
 
 // Fills one panel from the stored matrix: n rows of k values of `type`, row-major.
 void pack_panel(PackedMatrix& matrix, TensorType type, const std::byte* rows, std::int64_t panel);
+
+// Block b of one output, as unpack_block gives it for the stored weights.
+void unpack_packed_block(const PackedMatrix& matrix, std::int64_t output, std::int64_t b, QuantBlock& block);
+
+// The k weights of one output as dequantize gives them for the stored ones (BF16: those below 2^-48 are
+// zero).
+void dequantize_output(const PackedMatrix& matrix, std::int64_t output, std::span<float> weights);
 
 }  // namespace kvasir::kernels
 

@@ -66,37 +66,44 @@ void Executor::LinearInputs::set(const float* x, std::int64_t rows, std::int64_t
   quantized_ = rounded_ = false;
 }
 
-kernels::InputRows Executor::LinearInputs::get(kernels::WeightLayout layout, Executor& executor) {
+kernels::InputRows Executor::LinearInputs::get(kernels::InputKind kind, Executor& executor) {
   const auto size = static_cast<std::size_t>(rows_ * k_);
-  switch (layout) {
-    case kernels::WeightLayout::kF32:
-      return {.floats = x_};
-    case kernels::WeightLayout::kBF16:
+  const kernels::KernelSet& kernels = executor.kernels();
+  kernels::InputRows result{.k = k_};
+  switch (kind) {
+    case kernels::InputKind::kFloat:
+      result.floats = x_;
+      break;
+    case kernels::InputKind::kBF16: {
+      const std::int64_t pairs = (k_ + 1) / 2;
       if (!rounded_) {
-        bf16_.reserve(size);
+        bf16_.reserve(static_cast<std::size_t>(rows_ * pairs));
         executor.pool().parallel_for(rows_, [&](std::int64_t row) {
-          executor.kernels().round_bf16(x_ + row * k_, k_, bf16_.data() + row * k_);
+          kernels.round_bf16(x_ + row * k_, k_, bf16_.data() + row * pairs);
         });
         rounded_ = true;
       }
-      return {.floats = bf16_.data()};
-    case kernels::WeightLayout::kInt8:
-    case kernels::WeightLayout::kInt8Min:
-    case kernels::WeightLayout::kSuperBlock:
+      result.pairs = bf16_.data();
+      break;
+    }
+    case kernels::InputKind::kInt8:
+      if (!quantized_) {
+        quants_.reserve(size);
+        scales_.reserve(size / kernels::kQuantBlock);
+        sums_.reserve(size / kernels::kSubBlock);
+        executor.pool().parallel_for(rows_, [&](std::int64_t row) {
+          const std::int64_t block = row * k_ / kernels::kQuantBlock;
+          kernels.quantize(x_ + row * k_, k_, quants_.data() + row * k_, scales_.data() + block,
+                           sums_.data() + row * k_ / kernels::kSubBlock);
+        });
+        quantized_ = true;
+      }
+      result.quants = quants_.data();
+      result.scales = scales_.data();
+      result.sums = sums_.data();
       break;
   }
-  if (!quantized_) {
-    quants_.reserve(size);
-    scales_.reserve(size / kernels::kQuantBlock);
-    sums_.reserve(size / kernels::kSubBlock);
-    executor.pool().parallel_for(rows_, [&](std::int64_t row) {
-      const std::int64_t block = row * k_ / kernels::kQuantBlock;
-      executor.kernels().quantize(x_ + row * k_, k_, quants_.data() + row * k_, scales_.data() + block,
-                                  sums_.data() + row * k_ / kernels::kSubBlock);
-    });
-    quantized_ = true;
-  }
-  return {.quants = quants_.data(), .scales = scales_.data(), .sums = sums_.data()};
+  return result;
 }
 
 }  // namespace kvasir

@@ -75,7 +75,7 @@ void Linear::forward_all(Executor& executor, const float* x, std::int64_t rows,
   inputs.set(x, rows, layers.begin()->first->in_features());
   for (const auto& [layer, y] : layers) {
     const kernels::PackedMatrix& w = *layer->weight_;
-    const kernels::InputRows in = inputs.get(w.layout, executor);
+    const kernels::InputRows in = inputs.get(kernels::input_kind(w.type), executor);
     const std::int64_t panels = w.panels();
     const std::size_t panel_bytes = std::max<std::size_t>(w.nbytes() / static_cast<std::size_t>(panels), 1);
     const auto at_once = static_cast<std::int64_t>(std::max<std::size_t>(kPieceBytes / panel_bytes, 1));

@@ -14,8 +14,8 @@ struct Executor::LinearInputs {
   // x: [rows][k]; must stay unchanged until the next set().
   void set(const float* x, std::int64_t rows, std::int64_t k);
 
-  // The rows as weights of this layout take them; converted when first asked for.
-  kernels::InputRows get(kernels::WeightLayout layout, Executor& executor);
+  // The rows as weights of this kind take them; converted when first asked for.
+  kernels::InputRows get(kernels::InputKind kind, Executor& executor);
 
   std::int64_t rows() const { return rows_; }
   std::int64_t k() const { return k_; }
@@ -29,7 +29,7 @@ struct Executor::LinearInputs {
   AlignedBuffer<std::int8_t> quants_;  // [rows][k]
   AlignedBuffer<float> scales_;        // [rows][k / 32]
   AlignedBuffer<std::int32_t> sums_;   // [rows][k / 16]
-  AlignedBuffer<float> bf16_;          // [rows][k]
+  AlignedBuffer<std::uint32_t> bf16_;  // [rows][(k + 1) / 2]
 };
 
 }  // namespace kvasir

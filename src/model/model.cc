@@ -8,8 +8,7 @@
 
 #include "base/float_environment.h"
 #include "base/thread_pool.h"
-#include "kernels/dequantize.h"
-#include "kernels/kernels.h"
+#include "kernels/packed_matrix.h"
 #include "kvasir/error.h"
 #include "kvasir/layers.h"
 #include "model/hyperparameters.h"
@@ -21,8 +20,7 @@ namespace kvasir {
 struct Model::State {
   Config config;
   Activations activations;
-  std::shared_ptr<const void> keep_alive;  // owns what `embedding` looks at
-  TensorView embedding;                    // [vocab_size][d_model], as stored
+  std::shared_ptr<const kernels::PackedMatrix> embedding;  // [vocab_size][d_model]; may be the head's, too
   Rope rope;
   std::vector<Block> blocks;
   RmsNorm norm;
@@ -31,14 +29,10 @@ struct Model::State {
 
   static std::unique_ptr<const State> load(const Config& config, const WeightSource& weights,
                                            Activations activations, Executor& executor,
-                                           std::shared_ptr<const void> keep_alive);
+                                           const LoadProgress& progress);
 
   void embed(TokenId id, float* out) const {
-    const TensorTypeInfo& info = tensor_type_info(embedding.type);
-    const auto d_model = static_cast<std::size_t>(config.d_model);
-    const std::size_t row_bytes = d_model / info.block_values * info.block_bytes;
-    kernels::dequantize(embedding.type, embedding.data.data() + static_cast<std::size_t>(id) * row_bytes,
-                        {out, d_model});
+    kernels::dequantize_output(*embedding, id, {out, static_cast<std::size_t>(config.d_model)});
   }
 
   void check_runs(std::span<const Run> runs, const KvCache& cache) const;
@@ -47,20 +41,19 @@ struct Model::State {
                std::vector<float>& logits) const;
 };
 
-Model Model::from_gguf(std::shared_ptr<const GgufFile> file, Activations activations, Executor& executor) {
-  const Config config = config_from_gguf(*file);
-  const GgufWeights weights(*file);
-  return {config, weights, activations, executor, std::move(file)};
+Model Model::from_gguf(const GgufFile& file, Activations activations, Executor& executor,
+                       const LoadProgress& progress) {
+  return {config_from_gguf(file), GgufWeights(file), activations, executor, progress};
 }
 
 std::unique_ptr<const Model::State> Model::State::load(const Config& config, const WeightSource& weights,
                                                        Activations activations, Executor& executor,
-                                                       std::shared_ptr<const void> keep_alive) {
-  WeightLoader loader(weights, activations, executor);
-  const std::string embedding_name = "model.embed_tokens.weight";
-  const std::string head_name = weights.has("lm_head.weight") ? "lm_head.weight" : embedding_name;
-  const TensorView embedding = loader.tensor(embedding_name, {static_cast<std::uint64_t>(config.vocab_size),
-                                                              static_cast<std::uint64_t>(config.d_model)});
+                                                       const LoadProgress& progress) {
+  WeightLoader loader(weights, activations, executor, progress);
+  const bool tied = !weights.has("lm_head.weight");
+  // The output shares the embedding's numbers, and then they take the form that its products need.
+  auto embedding = loader.matrix("model.embed_tokens.weight", config.vocab_size, config.d_model,
+                                 tied ? activations : Activations::kDefault);
   std::vector<Block> blocks;
   blocks.reserve(
       static_cast<std::size_t>(std::min(config.n_layer, 1000)));  // a file may lie about their number
@@ -68,19 +61,18 @@ std::unique_ptr<const Model::State> Model::State::load(const Config& config, con
     blocks.push_back(loader.block(fmt::format("model.layers.{}.", layer), config, layer));
   }
   RmsNorm norm = loader.norm("model.norm.weight", config);
-  Linear head = loader.linear(head_name, config.vocab_size, config.d_model);
+  Linear head = tied ? Linear(embedding) : loader.linear("lm_head.weight", config.vocab_size, config.d_model);
   loader.refuse_unused();
-  return std::make_unique<const State>(State{config, activations, std::move(keep_alive), embedding,
+  return std::make_unique<const State>(State{config, activations, std::move(embedding),
                                              Rope(config.head_dim, config.rope_theta, config.rope_pairing),
                                              std::move(blocks), std::move(norm), std::move(head),
                                              loader.packed_bytes()});
 }
 
 Model::Model(const Config& config, const WeightSource& weights, Activations activations, Executor& executor,
-             std::shared_ptr<const void> keep_alive) {
+             const LoadProgress& progress) {
   check_config(config);
-  state_ = with_defined_floats(
-      [&] { return State::load(config, weights, activations, executor, std::move(keep_alive)); });
+  state_ = with_defined_floats([&] { return State::load(config, weights, activations, executor, progress); });
 }
 
 Model::~Model() = default;

@@ -12,6 +12,12 @@
 
 namespace kvasir {
 
+WeightLoader::WeightLoader(const WeightSource& weights, Activations activations, Executor& executor,
+                           LoadProgress progress)
+    : weights_(weights), activations_(activations), executor_(executor), progress_(std::move(progress)) {
+  for (const std::string& name : weights.names()) total_bytes_ += weights.get(name).data.size();
+}
+
 void WeightLoader::refuse(const std::string& message) const {
   throw Error(ErrorKind::kFormat, fmt::format("{}: {}", weights_.description(), message));
 }
@@ -26,22 +32,35 @@ TensorView WeightLoader::tensor(const std::string& name, const std::vector<std::
   return view;
 }
 
+void WeightLoader::done_with(const std::string& name, const TensorView& view) {
+  weights_.done_with(name);
+  loaded_bytes_ += view.data.size();
+  if (progress_) progress_(static_cast<double>(loaded_bytes_) / static_cast<double>(total_bytes_));
+}
+
 RmsNorm WeightLoader::norm(const std::string& name, const Config& config) {
   const TensorView view = tensor(name, {static_cast<std::uint64_t>(config.d_model)});
   std::vector<float> values(static_cast<std::size_t>(config.d_model));
   kernels::dequantize(view.type, view.data.data(), values);
+  done_with(name, view);
   return {std::move(values), config.rms_eps};
 }
 
-Linear WeightLoader::linear(const std::string& name, std::int64_t out, std::int64_t in) {
+std::shared_ptr<const kernels::PackedMatrix> WeightLoader::matrix(const std::string& name, std::int64_t out,
+                                                                  std::int64_t in, Activations activations) {
   const TensorView view = tensor(name, {static_cast<std::uint64_t>(out), static_cast<std::uint64_t>(in)});
   auto packed =
-      std::make_shared<kernels::PackedMatrix>(kernels::make_packed_matrix(view.type, out, in, activations_));
+      std::make_shared<kernels::PackedMatrix>(kernels::make_packed_matrix(view.type, out, in, activations));
   executor_.pool().parallel_for(packed->panels(), [&](std::int64_t panel) {
     kernels::pack_panel(*packed, view.type, view.data.data(), panel);
   });
   packed_bytes_ += packed->nbytes();
-  return Linear(std::move(packed));
+  done_with(name, view);
+  return packed;
+}
+
+Linear WeightLoader::linear(const std::string& name, std::int64_t out, std::int64_t in) {
+  return Linear(matrix(name, out, in, activations_));
 }
 
 Attention WeightLoader::attention(const std::string& prefix, const Config& config, std::int32_t layer) {

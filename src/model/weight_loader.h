@@ -11,6 +11,7 @@
 #include "kvasir/config.h"
 #include "kvasir/executor.h"
 #include "kvasir/layers.h"
+#include "kvasir/model.h"
 #include "model/weight_source.h"
 
 namespace kvasir {
@@ -19,10 +20,11 @@ namespace kvasir {
 class WeightLoader {
  public:
   // The references must outlive the loader.
-  WeightLoader(const WeightSource& weights, Activations activations, Executor& executor)
-      : weights_(weights), activations_(activations), executor_(executor) {}
+  WeightLoader(const WeightSource& weights, Activations activations, Executor& executor,
+               LoadProgress progress = {});
 
-  TensorView tensor(const std::string& name, const std::vector<std::uint64_t>& shape);
+  std::shared_ptr<const kernels::PackedMatrix> matrix(const std::string& name, std::int64_t out,
+                                                      std::int64_t in, Activations activations);
   Linear linear(const std::string& name, std::int64_t out, std::int64_t in);
   // These take the tensors whose Hugging Face names begin with `prefix` ("model.layers.0.", say).
   RmsNorm norm(const std::string& name, const Config& config);
@@ -38,11 +40,15 @@ class WeightLoader {
 
  private:
   [[noreturn]] void refuse(const std::string& message) const;
+  TensorView tensor(const std::string& name, const std::vector<std::uint64_t>& shape);
+  void done_with(const std::string& name, const TensorView& view);
 
   const WeightSource& weights_;
   Activations activations_;
   Executor& executor_;
+  LoadProgress progress_;
   std::set<std::string> used_;
+  std::size_t total_bytes_ = 0, loaded_bytes_ = 0;  // as stored
   std::size_t packed_bytes_ = 0;
 };
 

@@ -98,6 +98,8 @@ TensorView GgufWeights::get(std::string_view name) const {
   return {tensor.type, tensor.shape, tensor.data};
 }
 
+void GgufWeights::done_with(std::string_view name) const { file_->release(file_->tensor(gguf_name(name))); }
+
 std::vector<std::string> GgufWeights::names() const {
   std::vector<std::string> names;
   for (const GgufTensor& tensor : file_->tensors()) {

@@ -28,6 +28,7 @@ class WeightSource {
   virtual bool has(std::string_view name) const = 0;
   virtual TensorView get(std::string_view name) const = 0;  // Error(kFormat) if absent
   virtual std::vector<std::string> names() const = 0;       // of all tensors
+  virtual void done_with(std::string_view) const {}         // its memory may be given back
   virtual std::string description() const = 0;              // for messages: a file name, for example
 };
 
@@ -55,6 +56,7 @@ class GgufWeights : public WeightSource {
   bool has(std::string_view name) const override;
   TensorView get(std::string_view name) const override;
   std::vector<std::string> names() const override;
+  void done_with(std::string_view name) const override;
   std::string description() const override { return file_->path(); }
 
  private:

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <limits>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include "kernels/float_functions.h"
@@ -27,8 +28,10 @@ namespace {
 // In this order:
 // clang-format off
 #include "kernels/avx2/vector.h"
+#include "kernels/avx2/dot_madd.h"
 #include "kernels/simd/elementwise.h"
 #include "kernels/simd/linear.h"
+#include "kernels/simd/linear_bf16.h"
 #include "kernels/simd/attention.h"
 #include "kernels/simd/kernel_set.h"
 // clang-format on

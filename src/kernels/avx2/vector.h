@@ -1,9 +1,14 @@
 // Sixteen float lanes on AVX2 + FMA + F16C: two registers. Included once, inside the target region and
 // namespace of avx2/kernels.cc; the loops over these types are in simd/.
 
-// Rows taken together: the weights of a panel are read once for all of them. As many as the registers hold.
-inline constexpr int kFloatRows = 4;
-inline constexpr int kIntRows = 2;
+// Tiles of linear layers: rows times panels, as many as 16 registers hold.
+inline constexpr int kFloatRows = 6;
+inline constexpr int kFloatPanels = 1;
+inline constexpr int kOneRowPanels = 4;  // of floats: enough independent chains to hide their latency
+inline constexpr int kQuantRows = 3;
+inline constexpr int kQuantPanels = 1;
+inline constexpr int kSubScaleRows = 2;  // Q6_K, which needs twice the sums
+inline constexpr int kNarrowRows = 3;    // up to here, weights are not widened into memory first
 
 struct F32x16 {
   __m256 low, high;
@@ -11,19 +16,84 @@ struct F32x16 {
   static F32x16 zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
   static F32x16 all(float value) { return {_mm256_set1_ps(value), _mm256_set1_ps(value)}; }
   static F32x16 load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+  static F32x16 load_half(const std::uint16_t* p) {
+    return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+            _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
+  }
+  // The bfloat16 numbers in the high (low) halves of 16 words.
+  static F32x16 high_halves(const std::uint32_t* p) {
+    const __m256i mask = _mm256_set1_epi32(-0x10000);
+    return {_mm256_castsi256_ps(_mm256_and_si256(load_words(p), mask)),
+            _mm256_castsi256_ps(_mm256_and_si256(load_words(p + 8), mask))};
+  }
+  static F32x16 low_halves(const std::uint32_t* p) {
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(load_words(p), 16)),
+            _mm256_castsi256_ps(_mm256_slli_epi32(load_words(p + 8), 16))};
+  }
+  static F32x16 from_uint8(const std::byte* p) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes)),
+            _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8)))};
+  }
+  static F32x16 from_int8(const std::byte* p) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
+            _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))};
+  }
   void store(float* p) const {
     _mm256_storeu_ps(p, low);
     _mm256_storeu_ps(p + 8, high);
+  }
+
+ private:
+  static __m256i load_words(const std::uint32_t* p) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   }
 };
 
 struct I32x16 {
   __m256i low, high;
+};
 
-  static I32x16 zero() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
-  static I32x16 load(const std::int16_t* p) {
-    return {_mm256_cvtepi16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
-            _mm256_cvtepi16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
+// 64 bytes, seen as 16 outputs times 4 inputs. Shifts move bits across neighbouring bytes, too: mask them.
+struct Bytes64 {
+  __m256i low, high;
+
+  static Bytes64 all(std::uint8_t value) {
+    return {_mm256_set1_epi8(static_cast<char>(value)), _mm256_set1_epi8(static_cast<char>(value))};
+  }
+  static Bytes64 load(const std::byte* p) {
+    return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
+            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32))};
+  }
+  void store(std::byte* p) const {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), low);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 32), high);
+  }
+  template <int n>
+  Bytes64 shift_left() const {
+    return {_mm256_slli_epi16(low, n), _mm256_slli_epi16(high, n)};
+  }
+  template <int n>
+  Bytes64 shift_right() const {
+    return {_mm256_srli_epi16(low, n), _mm256_srli_epi16(high, n)};
+  }
+};
+inline Bytes64 operator&(Bytes64 a, Bytes64 b) {
+  return {_mm256_and_si256(a.low, b.low), _mm256_and_si256(a.high, b.high)};
+}
+inline Bytes64 operator|(Bytes64 a, Bytes64 b) {
+  return {_mm256_or_si256(a.low, b.low), _mm256_or_si256(a.high, b.high)};
+}
+
+// Four neighbouring inputs, repeated for every output.
+struct FourInputs {
+  __m256i v;
+
+  explicit FourInputs(const std::int8_t* p) {
+    std::int32_t four;
+    std::memcpy(&four, p, sizeof four);
+    v = _mm256_set1_epi32(four);
   }
 };
 
@@ -65,12 +135,6 @@ inline F32x16 select_first(std::int64_t count, F32x16 a, F32x16 b) {
 }
 
 inline F32x16 to_float(I32x16 a) { return {_mm256_cvtepi32_ps(a.low), _mm256_cvtepi32_ps(a.high)}; }
-inline I32x16 operator+(I32x16 a, I32x16 b) {
-  return {_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)};
-}
-inline I32x16 operator*(I32x16 a, I32x16 b) {
-  return {_mm256_mullo_epi32(a.low, b.low), _mm256_mullo_epi32(a.high, b.high)};
-}
 
 // Sum of the lanes as the tree of the definition: i with i + 8, i + 4, i + 2, i + 1.
 inline float tree_sum(F32x16 a) {
@@ -121,46 +185,6 @@ F32x16 load_kv(const std::byte* base, std::size_t index) {
     }
   }
 }
-
-// ---- Integer dot products
-
-// For R rows at once: sums over 4 * groups inputs of x times the weights of 16 outputs. Products of int8 are
-// formed as int16 pairs summed into int32 (exact for every value, -128 too, which the 8-bit multiply-add
-// would saturate).
-template <int R>
-struct IntDot {
-  // Each register: four outputs, two partial sums each.
-  __m256i sums[R][4];
-
-  // w: [groups][16 outputs][4]; x[r]: [groups][4].
-  void run(const std::int8_t* w, const std::int8_t* const* x, const std::int32_t* /*x_sums*/, int groups) {
-    for (int r = 0; r < R; ++r) {
-      for (int j = 0; j < 4; ++j) sums[r][j] = _mm256_setzero_si256();
-    }
-    for (int g = 0; g < groups; ++g, w += 64) {
-      __m256i inputs[R];
-      for (int r = 0; r < R; ++r) {
-        std::int32_t four;
-        std::memcpy(&four, x[r] + 4 * g, sizeof four);
-        inputs[r] = _mm256_broadcastq_epi64(_mm_cvtepi8_epi16(_mm_cvtsi32_si128(four)));
-      }
-      for (int j = 0; j < 4; ++j) {
-        const __m256i weights =
-            _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(w + 16 * j)));
-        for (int r = 0; r < R; ++r) {
-          sums[r][j] = _mm256_add_epi32(sums[r][j], _mm256_madd_epi16(weights, inputs[r]));
-        }
-      }
-    }
-  }
-
-  I32x16 result(int r) const {
-    // hadd gives outputs 0 1 4 5 | 2 3 6 7; the permutation puts them in order.
-    const __m256i low = _mm256_hadd_epi32(sums[r][0], sums[r][1]);
-    const __m256i high = _mm256_hadd_epi32(sums[r][2], sums[r][3]);
-    return {_mm256_permute4x64_epi64(low, 0xd8), _mm256_permute4x64_epi64(high, 0xd8)};
-  }
-};
 
 // ---- Quantization of one block of 32 inputs
 

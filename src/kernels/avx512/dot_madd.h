@@ -1,36 +1,46 @@
-// Integer dot products without VNNI. Included after vector.h.
+// Integer dot products without VNNI: pairs of products are summed in 16 bits, which codes of up to 6 bits and
+// a limited number of groups cannot overflow (2 * 63 * 127 * 2 < 2^15). Codes of 8 bits are taken as two
+// nibbles. Included after vector.h.
 
-// For R rows at once: sums over 4 * groups inputs of x times the weights of 16 outputs. Products of int8 are
-// formed as int16 pairs summed into int32: exact for every value.
-template <int R>
-struct IntDot {
-  // Each register: eight outputs, two partial sums each.
-  __m512i sums[R][2];
+// The sum over the groups of a block of (code - zero) times input, for 16 outputs: exact.
+template <int kBits, int kZero>
+struct BlockDot {
+  static constexpr int kGroupsBeforeFlush = kBits == 6 ? 2 : kBits == 5 ? 4 : 8;
+  __m512i sum, pairs;
 
-  // w: [groups][16 outputs][4]; x[r]: [groups][4].
-  void run(const std::int8_t* w, const std::int8_t* const* x, const std::int32_t* /*x_sums*/, int groups) {
-    for (int r = 0; r < R; ++r) sums[r][0] = sums[r][1] = _mm512_setzero_si512();
-    for (int g = 0; g < groups; ++g, w += 64) {
-      __m512i inputs[R];
-      for (int r = 0; r < R; ++r) {
-        std::int32_t four;
-        std::memcpy(&four, x[r] + 4 * g, sizeof four);
-        inputs[r] = _mm512_broadcastq_epi64(_mm_cvtepi8_epi16(_mm_cvtsi32_si128(four)));
-      }
-      for (int j = 0; j < 2; ++j) {
-        const __m512i weights =
-            _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(w + 32 * j)));
-        for (int r = 0; r < R; ++r) {
-          sums[r][j] = _mm512_add_epi32(sums[r][j], _mm512_madd_epi16(weights, inputs[r]));
-        }
-      }
-    }
+  void start(std::int32_t x_sum) {  // x_sum: of all inputs
+    sum = _mm512_set1_epi32(-kZero * x_sum);
+    pairs = _mm512_setzero_si512();
   }
-
-  I32x16 result(int r) const {
-    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-    const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
-    return {_mm512_add_epi32(_mm512_permutex2var_epi32(sums[r][0], even, sums[r][1]),
-                             _mm512_permutex2var_epi32(sums[r][0], odd, sums[r][1]))};
+  void add(Bytes64 codes, FourInputs x) {
+    pairs = _mm512_add_epi16(pairs, _mm512_maddubs_epi16(codes.v, x.v));
   }
+  void flush() {
+    sum = _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+    pairs = _mm512_setzero_si512();
+  }
+  I32x16 result() const { return {sum}; }
+};
+
+template <int kZero>
+struct BlockDot<8, kZero> {
+  static constexpr int kGroupsBeforeFlush = 8;
+  __m512i sum, low, high;
+
+  void start(std::int32_t x_sum) {
+    sum = _mm512_set1_epi32(-kZero * x_sum);
+    low = high = _mm512_setzero_si512();
+  }
+  void add(Bytes64 codes, FourInputs x) {
+    const __m512i nibble = _mm512_set1_epi8(0x0f);
+    const __m512i high_codes = _mm512_and_si512(_mm512_srli_epi16(codes.v, 4), nibble);
+    low = _mm512_add_epi16(low, _mm512_maddubs_epi16(_mm512_and_si512(codes.v, nibble), x.v));
+    high = _mm512_add_epi16(high, _mm512_maddubs_epi16(high_codes, x.v));
+  }
+  void flush() {
+    sum = _mm512_add_epi32(sum, _mm512_madd_epi16(low, _mm512_set1_epi16(1)));
+    sum = _mm512_add_epi32(sum, _mm512_madd_epi16(high, _mm512_set1_epi16(16)));
+    low = high = _mm512_setzero_si512();
+  }
+  I32x16 result() const { return {sum}; }
 };

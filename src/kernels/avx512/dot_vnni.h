@@ -1,24 +1,14 @@
-// Integer dot products with VNNI, which multiplies unsigned by signed bytes: weights are taken as w + 128,
-// and each sum starts at -128 times the sum of its inputs. Exact: 255 * 127 * 32 is far below 2^31. Included
-// after vector.h.
+// Integer dot products with VNNI, which multiplies unsigned by signed bytes. Included after vector.h.
 
-// For R rows at once: sums over 4 * groups inputs of x times the weights of 16 outputs.
-template <int R>
-struct IntDot {
-  __m512i sums[R];
+// The sum over the groups of a block of (code - zero) times input, for 16 outputs: exact, since 255 * 127 *
+// 32 is far below 2^31.
+template <int kBits, int kZero>
+struct BlockDot {
+  static constexpr int kGroupsBeforeFlush = 8;
+  __m512i sum;
 
-  // w: [groups][16 outputs][4]; x[r]: [groups][4]; x_sums[r]: the sum of x[r].
-  void run(const std::int8_t* w, const std::int8_t* const* x, const std::int32_t* x_sums, int groups) {
-    for (int r = 0; r < R; ++r) sums[r] = _mm512_set1_epi32(-128 * x_sums[r]);
-    for (int g = 0; g < groups; ++g) {
-      const __m512i weights = _mm512_xor_si512(_mm512_loadu_si512(w + 64 * g), _mm512_set1_epi8(-128));
-      for (int r = 0; r < R; ++r) {
-        std::int32_t four;
-        std::memcpy(&four, x[r] + 4 * g, sizeof four);
-        sums[r] = _mm512_dpbusd_epi32(sums[r], weights, _mm512_set1_epi32(four));
-      }
-    }
-  }
-
-  I32x16 result(int r) const { return {sums[r]}; }
+  void start(std::int32_t x_sum) { sum = _mm512_set1_epi32(-kZero * x_sum); }  // x_sum: of all inputs
+  void add(Bytes64 codes, FourInputs x) { sum = _mm512_dpbusd_epi32(sum, codes.v, x.v); }
+  void flush() {}
+  I32x16 result() const { return {sum}; }
 };

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <limits>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include "kernels/float_functions.h"
@@ -34,6 +35,7 @@ namespace {
 #include "kernels/avx512/dot_vnni.h"
 #include "kernels/simd/elementwise.h"
 #include "kernels/simd/linear.h"
+#include "kernels/simd/linear_bf16.h"
 #include "kernels/simd/attention.h"
 #include "kernels/simd/kernel_set.h"
 // clang-format on

@@ -1,9 +1,14 @@
 // Sixteen float lanes on AVX-512 (F, BW, DQ, VL): one register. Included once, inside the target region and
 // namespace of one of the kernel sets of this folder; the loops over these types are in simd/.
 
-// Rows taken together: the weights of a panel are read once for all of them. As many as the registers hold.
-inline constexpr int kFloatRows = 8;
-inline constexpr int kIntRows = 4;
+// Tiles of linear layers: rows times panels, as many as 32 registers hold.
+inline constexpr int kFloatRows = 6;
+inline constexpr int kFloatPanels = 4;
+inline constexpr int kOneRowPanels = 4;  // of floats: enough independent chains to hide their latency
+inline constexpr int kQuantRows = 6;
+inline constexpr int kQuantPanels = 2;
+inline constexpr int kSubScaleRows = 4;  // Q6_K, which needs twice the sums
+inline constexpr int kNarrowRows = 4;    // up to here, weights are not widened into memory first
 
 struct F32x16 {
   __m512 v;
@@ -11,15 +16,56 @@ struct F32x16 {
   static F32x16 zero() { return {_mm512_setzero_ps()}; }
   static F32x16 all(float value) { return {_mm512_set1_ps(value)}; }
   static F32x16 load(const float* p) { return {_mm512_loadu_ps(p)}; }
+  static F32x16 load_half(const std::uint16_t* p) {
+    return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+  }
+  // The bfloat16 numbers in the high (low) halves of 16 words.
+  static F32x16 high_halves(const std::uint32_t* p) {
+    return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32(-0x10000)))};
+  }
+  static F32x16 low_halves(const std::uint32_t* p) {
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16))};
+  }
+  static F32x16 from_uint8(const std::byte* p) {
+    return {_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
+  }
+  static F32x16 from_int8(const std::byte* p) {
+    return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
+  }
   void store(float* p) const { _mm512_storeu_ps(p, v); }
 };
 
 struct I32x16 {
   __m512i v;
+};
 
-  static I32x16 zero() { return {_mm512_setzero_si512()}; }
-  static I32x16 load(const std::int16_t* p) {
-    return {_mm512_cvtepi16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+// 64 bytes, seen as 16 outputs times 4 inputs. Shifts move bits across neighbouring bytes, too: mask them.
+struct Bytes64 {
+  __m512i v;
+
+  static Bytes64 all(std::uint8_t value) { return {_mm512_set1_epi8(static_cast<char>(value))}; }
+  static Bytes64 load(const std::byte* p) { return {_mm512_loadu_si512(p)}; }
+  void store(std::byte* p) const { _mm512_storeu_si512(p, v); }
+  template <int n>
+  Bytes64 shift_left() const {
+    return {_mm512_slli_epi16(v, n)};
+  }
+  template <int n>
+  Bytes64 shift_right() const {
+    return {_mm512_srli_epi16(v, n)};
+  }
+};
+inline Bytes64 operator&(Bytes64 a, Bytes64 b) { return {_mm512_and_si512(a.v, b.v)}; }
+inline Bytes64 operator|(Bytes64 a, Bytes64 b) { return {_mm512_or_si512(a.v, b.v)}; }
+
+// Four neighbouring inputs, repeated for every output.
+struct FourInputs {
+  __m512i v;
+
+  explicit FourInputs(const std::int8_t* p) {
+    std::int32_t four;
+    std::memcpy(&four, p, sizeof four);
+    v = _mm512_set1_epi32(four);
   }
 };
 
@@ -43,8 +89,6 @@ inline F32x16 select_first(std::int64_t count, F32x16 a, F32x16 b) {
 }
 
 inline F32x16 to_float(I32x16 a) { return {_mm512_cvtepi32_ps(a.v)}; }
-inline I32x16 operator+(I32x16 a, I32x16 b) { return {_mm512_add_epi32(a.v, b.v)}; }
-inline I32x16 operator*(I32x16 a, I32x16 b) { return {_mm512_mullo_epi32(a.v, b.v)}; }
 
 // Sum of the lanes as the tree of the definition: i with i + 8, i + 4, i + 2, i + 1.
 inline float tree_sum(F32x16 a) {

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "kernels/float_functions.h"
@@ -43,111 +44,122 @@ float tree_sum(float* lanes, int count) {
   return lanes[0];
 }
 
-// ---- Linear layers. Each returns one output; see docs/arithmetic.md, "Linear layers".
+// ---- Linear layers. Each dot product gives one output; see docs/arithmetic.md, "Linear layers".
 
-// Weights of one output: every 16th number from w.
-float dot_floats(const float* w, const float* x, std::int64_t k) {
+float dot_floats(std::span<const float> w, const float* x) {
+  const std::size_t segment = kSegment;
   float total = 0.0F;
-  for (std::int64_t begin = 0; begin < k; begin += kSegment) {
+  for (std::size_t begin = 0; begin < w.size(); begin += segment) {
     float sum = 0.0F;
-    for (std::int64_t i = begin; i < std::min(begin + kSegment, k); ++i)
-      sum = std::fma(x[i], w[i * kPanel], sum);
+    for (std::size_t i = begin; i < std::min(begin + segment, w.size()); ++i) sum = std::fma(x[i], w[i], sum);
     total = begin == 0 ? sum : total + sum;
   }
   return total;
 }
 
-// Exact: `count` products of int8 fit an int32 by far.
+// Exact: so few products of int8 fit an int32 by far.
 std::int32_t dot_int8(const std::int8_t* w, const std::int8_t* x, std::int64_t count) {
   std::int32_t sum = 0;
-  for (std::int64_t i = 0; i < count; ++i)
-    sum += x[i] * w[i / kDotGroup * kPanel * kDotGroup + i % kDotGroup];
+  for (std::int64_t i = 0; i < count; ++i) sum += std::int32_t{w[i]} * x[i];
   return sum;
 }
 
-struct Output {  // of an integer layout: where its numbers lie
-  const PackedMatrix* w;
-  std::int64_t panel;
-  std::int64_t lane;
+// One row of quantized inputs.
+struct QuantizedRow {
+  const std::int8_t* quants;
+  const float* scales;
+  const std::int32_t* sums;
 
-  // The quants of inputs k.. (k a multiple of 4).
-  const std::int8_t* quants(std::int64_t k) const {
-    return w->quants.data() + (panel * w->k + k) * kPanel + lane * kDotGroup;
-  }
-  // Element of an array with one entry for each `group` inputs.
-  template <class T>
-  T at(const AlignedBuffer<T>& array, std::int64_t k, std::int64_t group) const {
-    return array[static_cast<std::size_t>((panel * w->k + k) / group * kPanel + lane)];
-  }
+  std::int32_t block_sum(std::int64_t block) const { return sums[2 * block] + sums[2 * block + 1]; }
 };
 
-float dot_blocks(const Output& o, const InputRows& x, std::int64_t row) {
-  const std::int64_t k = o.w->k;
-  const bool with_min = o.w->layout == WeightLayout::kInt8Min;
+// Blocks of 32 inputs.
+float dot_blocks(std::span<const QuantBlock> w, bool with_min, const QuantizedRow& x) {
+  const std::int64_t blocks = std::ssize(w), per_segment = kSegment / kQuantBlock;
   float total = 0.0F;
-  for (std::int64_t begin = 0; begin < k; begin += kSegment) {
+  for (std::int64_t begin = 0; begin < blocks; begin += per_segment) {
     float sum = 0.0F;
-    for (std::int64_t i = begin; i < std::min(begin + kSegment, k); i += kQuantBlock) {
-      const std::int64_t block = (row * k + i) / kQuantBlock;
-      const auto dot = static_cast<float>(dot_int8(o.quants(i), x.quants + row * k + i, kQuantBlock));
-      sum = std::fma(dot, x.scales[block] * o.at(o.w->scales, i, kQuantBlock), sum);
-      if (with_min) {
-        const auto x_sum = static_cast<float>(x.sums[2 * block] + x.sums[2 * block + 1]);
-        sum = std::fma(x_sum, x.scales[block] * o.at(o.w->mins, i, kQuantBlock), sum);
-      }
+    for (std::int64_t b = begin; b < std::min(begin + per_segment, blocks); ++b) {
+      const QuantBlock& block = w[static_cast<std::size_t>(b)];
+      const std::int32_t dot = dot_int8(block.quants, x.quants + b * kQuantBlock, kQuantBlock);
+      sum = std::fma(static_cast<float>(dot), x.scales[b] * block.d, sum);
+      if (with_min) sum = std::fma(static_cast<float>(x.block_sum(b)), x.scales[b] * block.dmin, sum);
     }
     total = begin == 0 ? sum : total + sum;
   }
   return total;
 }
 
-float dot_super_blocks(const Output& o, const InputRows& x, std::int64_t row) {
-  const std::int64_t k = o.w->k;
-  const bool with_min = o.w->mins.size() > 0;
+// Super-blocks of 256 inputs.
+float dot_super_blocks(std::span<const QuantBlock> w, bool with_min, const QuantizedRow& x) {
   float total = 0.0F;
-  for (std::int64_t begin = 0; begin < k; begin += kSegment) {
+  std::int64_t block = 0;  // of 32 inputs
+  for (const QuantBlock& super : w) {
     float sum = 0.0F;
     float min_sum = 0.0F;
-    for (std::int64_t i = begin; i < begin + kSegment; i += kQuantBlock) {
-      const std::int64_t block = (row * k + i) / kQuantBlock;
+    for (std::int64_t b = 0; b < kSegment / kQuantBlock; ++b, ++block) {
       std::int32_t dot = 0;  // below 2^24, so exact as a float
-      for (std::int64_t j = i; j < i + kQuantBlock; j += kSubBlock) {
-        dot += o.at(o.w->sub_scales, j, kSubBlock) * dot_int8(o.quants(j), x.quants + row * k + j, kSubBlock);
+      for (std::int64_t s = 2 * b; s < 2 * b + 2; ++s) {
+        const std::int8_t* inputs = x.quants + block * kQuantBlock + (s - 2 * b) * kSubBlock;
+        dot += super.sub_scales[s] * dot_int8(super.quants + s * kSubBlock, inputs, kSubBlock);
       }
       sum = std::fma(static_cast<float>(dot), x.scales[block], sum);
       if (with_min) {
-        const auto min = static_cast<float>(o.at(o.w->sub_mins, i, kQuantBlock));
-        const auto x_sum = static_cast<float>(x.sums[2 * block] + x.sums[2 * block + 1]);
-        min_sum = std::fma(min, x.scales[block] * x_sum, min_sum);
+        const float x_sum = x.scales[block] * static_cast<float>(x.block_sum(block));
+        min_sum = std::fma(static_cast<float>(super.sub_mins[b]), x_sum, min_sum);
       }
     }
-    total = std::fma(o.at(o.w->scales, begin, kSegment), sum, total);
-    if (with_min) total = std::fma(-o.at(o.w->mins, begin, kSegment), min_sum, total);
+    total = std::fma(super.d, sum, total);
+    if (with_min) total = std::fma(-super.dmin, min_sum, total);
   }
   return total;
+}
+
+void linear_floats(const PackedMatrix& w, std::int64_t begin, std::int64_t end, const InputRows& x,
+                   std::int64_t rows, float* y, std::int64_t y_stride) {
+  const std::int64_t pairs = (w.k + 1) / 2;
+  std::vector<float> rounded;
+  if (w.type == TensorType::kBF16) {
+    for (std::int64_t i = 0; i < rows * pairs; ++i) {
+      rounded.push_back(bf16_to_f32(static_cast<std::uint16_t>(x.pairs[i] >> 16)));
+      rounded.push_back(bf16_to_f32(static_cast<std::uint16_t>(x.pairs[i])));
+    }
+  }
+  std::vector<float> weights(static_cast<std::size_t>(w.k));
+  for (std::int64_t n = begin; n < end; ++n) {
+    dequantize_output(w, n, weights);
+    for (std::int64_t row = 0; row < rows; ++row) {
+      y[row * y_stride + n] =
+          dot_floats(weights, rounded.empty() ? x.floats + row * w.k : rounded.data() + row * 2 * pairs);
+    }
+  }
+}
+
+void linear_quantized(const PackedMatrix& w, std::int64_t begin, std::int64_t end, const InputRows& x,
+                      std::int64_t rows, float* y, std::int64_t y_stride) {
+  const auto block_values = static_cast<std::int64_t>(tensor_type_info(w.type).block_values);
+  const bool with_min = w.type != TensorType::kQ6_K && w.full_segment.mins != 0;
+  std::vector<QuantBlock> weights(static_cast<std::size_t>(w.k / block_values));
+  for (std::int64_t n = begin; n < end; ++n) {
+    for (std::size_t b = 0; b < weights.size(); ++b) {
+      unpack_packed_block(w, n, static_cast<std::int64_t>(b), weights[b]);
+    }
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const InputRows one = x.from(row);
+      const QuantizedRow in{one.quants, one.scales, one.sums};
+      y[row * y_stride + n] = block_values == kSegment ? dot_super_blocks(weights, with_min, in)
+                                                       : dot_blocks(weights, with_min, in);
+    }
+  }
 }
 
 void linear(const PackedMatrix& w, std::int64_t panel_begin, std::int64_t panel_end, const InputRows& x,
             std::int64_t rows, float* y, std::int64_t y_stride) {
-  for (std::int64_t n = panel_begin * kPanel; n < std::min(panel_end * kPanel, w.n); ++n) {
-    const Output output{&w, n / kPanel, n % kPanel};
-    for (std::int64_t row = 0; row < rows; ++row) {
-      float& out = y[row * y_stride + n];
-      switch (w.layout) {
-        case WeightLayout::kF32:
-        case WeightLayout::kBF16:
-          out = dot_floats(w.floats.data() + output.panel * w.k * kPanel + output.lane, x.floats + row * w.k,
-                           w.k);
-          break;
-        case WeightLayout::kInt8:
-        case WeightLayout::kInt8Min:
-          out = dot_blocks(output, x, row);
-          break;
-        case WeightLayout::kSuperBlock:
-          out = dot_super_blocks(output, x, row);
-          break;
-      }
-    }
+  const std::int64_t begin = panel_begin * kPanel, end = std::min(panel_end * kPanel, w.n);
+  if (input_kind(w.type) == InputKind::kInt8) {
+    linear_quantized(w, begin, end, x, rows, y, y_stride);
+  } else {
+    linear_floats(w, begin, end, x, rows, y, y_stride);
   }
 }
 
@@ -180,10 +192,14 @@ void quantize(const float* x, std::int64_t k, std::int8_t* quants, float* scales
   }
 }
 
-void round_bf16(const float* x, std::int64_t k, float* y) {
-  for (std::int64_t i = 0; i < k; ++i) {
-    const float rounded = bf16_to_f32(f32_to_bf16(x[i]));
-    y[i] = std::fabs(rounded) < 0x1p-48F ? 0.0F : rounded;
+std::uint32_t rounded_bf16(float x) {
+  const std::uint16_t rounded = f32_to_bf16(x);
+  return std::fabs(bf16_to_f32(rounded)) < 0x1p-48F ? 0U : rounded;
+}
+
+void round_bf16(const float* x, std::int64_t k, std::uint32_t* pairs) {
+  for (std::int64_t i = 0; i < k; i += 2) {
+    pairs[i / 2] = rounded_bf16(x[i]) << 16 | (i + 1 < k ? rounded_bf16(x[i + 1]) : 0U);
   }
 }
 

@@ -65,10 +65,18 @@ void quantize(const float* x, std::int64_t k, std::int8_t* quants, float* scales
   }
 }
 
-void round_bf16(const float* x, std::int64_t k, float* y) {
-  for (std::int64_t i = 0; i < k; ++i) {
-    const float rounded = bf16_to_f32(f32_to_bf16(x[i]));
-    y[i] = std::fabs(rounded) < 0x1p-48F ? 0.0F : rounded;
+void round_bf16(const float* x, std::int64_t k, std::uint32_t* pairs) {
+  constexpr std::int64_t kAtOnce = 64;
+  for (std::int64_t begin = 0; begin < k; begin += kAtOnce) {
+    const std::int64_t count = std::min(kAtOnce, k - begin);
+    std::uint32_t rounded[kAtOnce] = {};
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::uint32_t bits = f32_to_bf16(x[begin + i]);
+      rounded[i] = (bits & 0x7f80U) < (127U - 48U) << 7 ? 0U : bits;
+    }
+    for (std::int64_t i = 0; i < (count + 1) / 2; ++i) {
+      pairs[begin / 2 + i] = rounded[2 * i] << 16 | rounded[2 * i + 1];
+    }
   }
 }
 

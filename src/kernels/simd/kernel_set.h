@@ -1,5 +1,41 @@
 // The table of one instruction set. Included last, after the loops.
 
+inline void linear_chunk(const PackedMatrix& w, std::int64_t begin, std::int64_t end, const InputRows& x,
+                         std::int64_t rows, float* y, std::int64_t y_stride) {
+  switch (w.type) {
+    case TensorType::kF32:
+      return linear_floats<TensorType::kF32>(w, begin, end, x, rows, y, y_stride);
+    case TensorType::kF16:
+      return linear_floats<TensorType::kF16>(w, begin, end, x, rows, y, y_stride);
+    case TensorType::kBF16:
+      return linear_bf16(w, begin, end, x, rows, y, y_stride);
+    case TensorType::kQ8_0:
+      return linear_quants<TensorType::kQ8_0>(w, begin, end, x, rows, y, y_stride);
+    case TensorType::kQ4_0:
+      return linear_quants<TensorType::kQ4_0>(w, begin, end, x, rows, y, y_stride);
+    case TensorType::kQ4_1:
+      return linear_quants<TensorType::kQ4_1>(w, begin, end, x, rows, y, y_stride);
+    case TensorType::kQ5_0:
+      return linear_quants<TensorType::kQ5_0>(w, begin, end, x, rows, y, y_stride);
+    case TensorType::kQ5_1:
+      return linear_quants<TensorType::kQ5_1>(w, begin, end, x, rows, y, y_stride);
+    case TensorType::kQ4_K:
+      return linear_quants<TensorType::kQ4_K>(w, begin, end, x, rows, y, y_stride);
+    case TensorType::kQ5_K:
+      return linear_quants<TensorType::kQ5_K>(w, begin, end, x, rows, y, y_stride);
+    case TensorType::kQ6_K:
+      return linear_quants<TensorType::kQ6_K>(w, begin, end, x, rows, y, y_stride);
+  }
+}
+
+void linear(const PackedMatrix& w, std::int64_t panel_begin, std::int64_t panel_end, const InputRows& x,
+            std::int64_t rows, float* y, std::int64_t y_stride) {
+  for (std::int64_t row = 0; row < rows; row += kRowChunk) {
+    linear_chunk(w, panel_begin, panel_end, x.from(row), std::min(kRowChunk, rows - row), y + row * y_stride,
+                 y_stride);
+  }
+}
+
 inline KernelSet make_kernel_set(const char* name) {
   KernelSet set =
       reference_kernels();  // writing to the cache is bound by memory: the definition's loop serves

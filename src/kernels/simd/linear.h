@@ -1,165 +1,438 @@
 // Linear layers over 16 lanes (the outputs of a panel). Included inside the target region and namespace of
-// one instruction set, after its vector.h.
+// one instruction set, after its vector.h and the types of its integer products.
+//
+// A tile is R rows times P panels, in registers, over one segment. Few rows take the weights as they are
+// packed; many rows share weights that were widened once into memory that the first-level cache holds. Both
+// run the same tile.
 
-template <int R>
-void store_outputs(const F32x16 (&totals)[R], std::int64_t lanes, float* y, std::int64_t y_stride) {
-  for (int r = 0; r < R; ++r) {
-    if (lanes == kPanel) {
-      totals[r].store(y + r * y_stride);
-    } else {
-      float all[kPanel];
-      totals[r].store(all);
-      std::memcpy(y + r * y_stride, all, static_cast<std::size_t>(lanes) * sizeof(float));
-    }
+inline constexpr std::int64_t kRowChunk = 120;  // rows that share widened weights
+
+// Calls fn with the integral constant n, which must be in [kLow, kHigh].
+template <int kLow, int kHigh, class Fn>
+void with_constant(std::int64_t n, Fn fn) {
+  if constexpr (kLow < kHigh) {
+    if (n > kLow) return with_constant<kLow + 1, kHigh>(n, fn);
+  }
+  fn(std::integral_constant<int, kLow>{});
+}
+
+// Cuts [0, rows) into tiles of nearly equal size, at most kMax rows each: fn(first row, constant size).
+template <int kMax, class Fn>
+void for_each_row_tile(std::int64_t rows, Fn fn) {
+  std::int64_t tiles = (rows + kMax - 1) / kMax;
+  for (std::int64_t row = 0; tiles > 0; --tiles) {
+    const std::int64_t size = (rows - row + tiles - 1) / tiles;
+    with_constant<1, kMax>(size, [&](auto r) { fn(row, r); });
+    row += size;
+  }
+}
+
+// Outputs of `panels` panels from totals [rows][panels][16].
+inline void store_outputs(const PackedMatrix& w, std::int64_t panel, std::int64_t panels, std::int64_t rows,
+                          const float* totals, float* y, std::int64_t y_stride) {
+  const std::int64_t first = panel * kPanel;
+  const auto count = static_cast<std::size_t>(std::min(panels * kPanel, w.n - first));
+  for (std::int64_t row = 0; row < rows; ++row) {
+    std::memcpy(y + row * y_stride + first, totals + row * panels * kPanel, count * sizeof(float));
   }
 }
 
 // The first segment's sum is assigned, so that a sum of -0 stays -0.
-template <int R>
-void add_segment(bool first, const F32x16 (&sums)[R], F32x16 (&totals)[R]) {
-  for (int r = 0; r < R; ++r) totals[r] = first ? sums[r] : totals[r] + sums[r];
+inline void add_segment(bool first, F32x16 sum, float* total) {
+  (first ? sum : F32x16::load(total) + sum).store(total);
 }
 
-template <int R>
-void float_tile(const PackedMatrix& w, std::int64_t panel, const InputRows& x, std::int64_t row,
-                F32x16 (&totals)[R]) {
-  const float* weights = w.floats.data() + panel * w.k * kPanel;
-  const float* inputs = x.floats + row * w.k;
-  for (std::int64_t begin = 0; begin < w.k; begin += kSegment) {
-    F32x16 sums[R];
-    for (int r = 0; r < R; ++r) sums[r] = F32x16::zero();
-    const std::int64_t end = std::min(begin + kSegment, w.k);
-    for (std::int64_t i = begin; i < end; ++i) {
-      const F32x16 column = F32x16::load(weights + i * kPanel);
-      for (int r = 0; r < R; ++r) sums[r] = fma(F32x16::all(inputs[r * w.k + i]), column, sums[r]);
-    }
-    add_segment<R>(begin == 0, sums, totals);
+// ---- Float weights
+
+struct F32Columns {  // [inputs][16]
+  const std::byte* columns;
+  F32x16 operator()(std::int64_t i) const {
+    return F32x16::load(reinterpret_cast<const float*>(columns) + i * kPanel);
   }
-}
+};
 
-inline std::int32_t block_sum(const InputRows& x, std::int64_t block) {
-  return x.sums[2 * block] + x.sums[2 * block + 1];
-}
-
-template <int R, bool with_min>
-void block_tile(const PackedMatrix& w, std::int64_t panel, const InputRows& x, std::int64_t row,
-                F32x16 (&totals)[R]) {
-  for (std::int64_t begin = 0; begin < w.k; begin += kSegment) {
-    F32x16 sums[R];
-    for (int r = 0; r < R; ++r) sums[r] = F32x16::zero();
-    const std::int64_t end = std::min(begin + kSegment, w.k);
-    for (std::int64_t i = begin; i < end; i += kQuantBlock) {
-      const std::int8_t* inputs[R];
-      std::int32_t input_sums[R];
-      for (int r = 0; r < R; ++r) {
-        inputs[r] = x.quants + (row + r) * w.k + i;
-        input_sums[r] = block_sum(x, ((row + r) * w.k + i) / kQuantBlock);
-      }
-      IntDot<R> dot;
-      dot.run(w.quants.data() + (panel * w.k + i) * kPanel, inputs, input_sums, kQuantBlock / kDotGroup);
-      const std::int64_t block = (panel * w.k + i) / kQuantBlock * kPanel;
-      const F32x16 scales = F32x16::load(w.scales.data() + block);
-      for (int r = 0; r < R; ++r) {
-        const std::int64_t x_block = ((row + r) * w.k + i) / kQuantBlock;
-        const F32x16 x_scale = F32x16::all(x.scales[x_block]);
-        sums[r] = fma(to_float(dot.result(r)), x_scale * scales, sums[r]);
-        if constexpr (with_min) {
-          const F32x16 x_sum = F32x16::all(static_cast<float>(input_sums[r]));
-          sums[r] = fma(x_sum, x_scale * F32x16::load(w.mins.data() + block), sums[r]);
-        }
-      }
-    }
-    add_segment<R>(begin == 0, sums, totals);
+struct F16Columns {
+  const std::byte* columns;
+  F32x16 operator()(std::int64_t i) const {
+    return F32x16::load_half(reinterpret_cast<const std::uint16_t*>(columns) + i * kPanel);
   }
-}
+};
 
-template <int R, bool with_min>
-void super_block_tile(const PackedMatrix& w, std::int64_t panel, const InputRows& x, std::int64_t row,
-                      F32x16 (&totals)[R]) {
-  for (std::int64_t begin = 0; begin < w.k; begin += kSegment) {
-    F32x16 sums[R];
-    F32x16 min_sums[R];
-    for (int r = 0; r < R; ++r) sums[r] = min_sums[r] = F32x16::zero();
-    for (std::int64_t i = begin; i < begin + kSegment; i += kQuantBlock) {
-      I32x16 dots[R];
-      for (int r = 0; r < R; ++r) dots[r] = I32x16::zero();
-      for (std::int64_t j = i; j < i + kQuantBlock; j += kSubBlock) {
-        const std::int8_t* inputs[R];
-        std::int32_t input_sums[R];
-        for (int r = 0; r < R; ++r) {
-          inputs[r] = x.quants + (row + r) * w.k + j;
-          input_sums[r] = x.sums[((row + r) * w.k + j) / kSubBlock];
-        }
-        IntDot<R> dot;
-        dot.run(w.quants.data() + (panel * w.k + j) * kPanel, inputs, input_sums, kSubBlock / kDotGroup);
-        const I32x16 scales = I32x16::load(w.sub_scales.data() + (panel * w.k + j) / kSubBlock * kPanel);
-        for (int r = 0; r < R; ++r) dots[r] = dots[r] + scales * dot.result(r);
-      }
-      for (int r = 0; r < R; ++r) {
-        const std::int64_t x_block = ((row + r) * w.k + i) / kQuantBlock;
-        sums[r] = fma(to_float(dots[r]), F32x16::all(x.scales[x_block]), sums[r]);
-        if constexpr (with_min) {
-          const F32x16 mins =
-              to_float(I32x16::load(w.sub_mins.data() + (panel * w.k + i) / kQuantBlock * kPanel));
-          const float x_sum = x.scales[x_block] * static_cast<float>(block_sum(x, x_block));
-          min_sums[r] = fma(mins, F32x16::all(x_sum), min_sums[r]);
-        }
-      }
-    }
-    const std::int64_t super_block = (panel * w.k + begin) / kSegment * kPanel;
+struct BF16Columns {  // pairs: [inputs / 2][16]
+  const std::byte* columns;
+  F32x16 operator()(std::int64_t i) const {
+    const auto* pairs = reinterpret_cast<const std::uint32_t*>(columns) + i / 2 * kPanel;
+    return i % 2 == 0 ? F32x16::high_halves(pairs) : F32x16::low_halves(pairs);
+  }
+};
+
+template <TensorType kType>
+using ColumnsOf = std::conditional_t<kType == TensorType::kF32, F32Columns,
+                                     std::conditional_t<kType == TensorType::kF16, F16Columns, BF16Columns>>;
+
+// x: [R] rows of x_stride; totals: rows of total_stride.
+template <int R, int P, class Columns>
+void float_tile(const Columns (&w)[P], const float* x, std::int64_t x_stride, std::int64_t inputs, bool first,
+                float* totals, std::int64_t total_stride) {
+  F32x16 sums[R][P];
+  for (int r = 0; r < R; ++r) {
+    for (int p = 0; p < P; ++p) sums[r][p] = F32x16::zero();
+  }
+#pragma GCC unroll 2
+  for (std::int64_t i = 0; i < inputs; ++i) {
+    F32x16 columns[P];
+    for (int p = 0; p < P; ++p) columns[p] = w[p](i);
     for (int r = 0; r < R; ++r) {
-      totals[r] = fma(F32x16::load(w.scales.data() + super_block), sums[r], totals[r]);
-      if constexpr (with_min) {
-        totals[r] = fma(negate(F32x16::load(w.mins.data() + super_block)), min_sums[r], totals[r]);
-      }
+      const F32x16 input = F32x16::all(x[r * x_stride + i]);
+      for (int p = 0; p < P; ++p) sums[r][p] = fma(input, columns[p], sums[r][p]);
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int p = 0; p < P; ++p) add_segment(first, sums[r][p], totals + r * total_stride + p * kPanel);
+  }
+}
+
+// The floats that the rounded inputs [0, inputs) of R rows are, [R][kSegment].
+inline void widen_bf16(const std::uint32_t* pairs, std::int64_t pair_stride, std::int64_t rows,
+                       std::int64_t inputs, float* x) {
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t i = 0; i < inputs; ++i) {
+      const std::uint32_t pair = pairs[r * pair_stride + i / 2];
+      x[r * kSegment + i] = std::bit_cast<float>(i % 2 == 0 ? pair & 0xffff0000U : pair << 16);
     }
   }
 }
 
-template <int R>
-void linear_tile(const PackedMatrix& w, std::int64_t panel, const InputRows& x, std::int64_t row, float* y,
-                 std::int64_t y_stride) {
-  F32x16 totals[R];
-  for (int r = 0; r < R; ++r) totals[r] = F32x16::zero();
-  switch (w.layout) {
-    case WeightLayout::kF32:
-    case WeightLayout::kBF16:
-      float_tile<R>(w, panel, x, row, totals);
-      break;
-    case WeightLayout::kInt8:
-      block_tile<R, false>(w, panel, x, row, totals);
-      break;
-    case WeightLayout::kInt8Min:
-      block_tile<R, true>(w, panel, x, row, totals);
-      break;
-    case WeightLayout::kSuperBlock:
-      if (w.mins.size() > 0) {
-        super_block_tile<R, true>(w, panel, x, row, totals);
-      } else {
-        super_block_tile<R, false>(w, panel, x, row, totals);
-      }
-      break;
-  }
-  store_outputs<R>(totals, std::min(kPanel, w.n - panel * kPanel), y + row * y_stride + panel * kPanel,
-                   y_stride);
-}
-
-// Rows from `row` on, R at a time, and what is left in smaller tiles.
-template <int R>
-void linear_rows(const PackedMatrix& w, std::int64_t panel, const InputRows& x, std::int64_t row,
-                 std::int64_t rows, float* y, std::int64_t y_stride) {
-  for (; row + R <= rows; row += R) linear_tile<R>(w, panel, x, row, y, y_stride);
-  if constexpr (R > 1) linear_rows<R / 2>(w, panel, x, row, rows, y, y_stride);
-}
-
-void linear(const PackedMatrix& w, std::int64_t panel_begin, std::int64_t panel_end, const InputRows& x,
-            std::int64_t rows, float* y, std::int64_t y_stride) {
-  const bool floats = w.layout == WeightLayout::kF32 || w.layout == WeightLayout::kBF16;
-  for (std::int64_t panel = panel_begin; panel < panel_end; ++panel) {
-    if (floats) {
-      linear_rows<kFloatRows>(w, panel, x, 0, rows, y, y_stride);
+// One segment of P panels for `rows` rows.
+template <TensorType kType, int P, int kMaxRows, class Columns>
+void float_segment(const Columns (&w)[P], const InputRows& x, std::int64_t begin, std::int64_t inputs,
+                   std::int64_t rows, float* totals) {
+  for_each_row_tile<kMaxRows>(rows, [&](std::int64_t row, auto r) {
+    constexpr int kRows = decltype(r)::value;
+    float* out = totals + row * P * kPanel;
+    if constexpr (kType == TensorType::kBF16) {
+      float widened[kRows * kSegment];
+      const std::int64_t pairs = (x.k + 1) / 2;
+      widen_bf16(x.pairs + row * pairs + begin / 2, pairs, kRows, inputs, widened);
+      float_tile<kRows, P>(w, widened, kSegment, inputs, begin == 0, out, P * kPanel);
     } else {
-      linear_rows<kIntRows>(w, panel, x, 0, rows, y, y_stride);
+      float_tile<kRows, P>(w, x.floats + row * x.k + begin, x.k, inputs, begin == 0, out, P * kPanel);
+    }
+  });
+}
+
+// P panels from `panel` on, for at most kRowChunk rows.
+template <TensorType kType, int P, int kMaxRows>
+void float_panels(const PackedMatrix& w, std::int64_t panel, const InputRows& x, std::int64_t rows, float* y,
+                  std::int64_t y_stride) {
+  alignas(64) float totals[kRowChunk * P * kPanel];
+  for (std::int64_t segment = 0; segment < w.segments(); ++segment) {
+    const std::int64_t begin = segment * kSegment, inputs = w.segment_inputs(segment);
+    ColumnsOf<kType> packed[P];
+    for (int p = 0; p < P; ++p) packed[p] = {w.at(panel + p, segment)};
+    if (kType == TensorType::kF32 || rows <= kMaxRows) {
+      float_segment<kType, P, kMaxRows>(packed, x, begin, inputs, rows, totals);
+      continue;
+    }
+    alignas(64) float widened[P][kSegment * kPanel];
+    F32Columns columns[P];
+    for (int p = 0; p < P; ++p) {
+      for (std::int64_t i = 0; i < inputs; ++i) packed[p](i).store(widened[p] + i * kPanel);
+      columns[p] = {reinterpret_cast<const std::byte*>(widened[p])};
+    }
+    float_segment<kType, P, kMaxRows>(columns, x, begin, inputs, rows, totals);
+  }
+  store_outputs(w, panel, P, rows, totals, y, y_stride);
+}
+
+template <TensorType kType>
+void linear_floats(const PackedMatrix& w, std::int64_t panel_begin, std::int64_t panel_end,
+                   const InputRows& x, std::int64_t rows, float* y, std::int64_t y_stride) {
+  std::int64_t panel = panel_begin;
+  if (rows == 1) {
+    for (; panel + kOneRowPanels <= panel_end; panel += kOneRowPanels) {
+      float_panels<kType, kOneRowPanels, 1>(w, panel, x, rows, y, y_stride);
     }
   }
+  for (; panel + kFloatPanels <= panel_end; panel += kFloatPanels) {
+    float_panels<kType, kFloatPanels, kFloatRows>(w, panel, x, rows, y, y_stride);
+  }
+  for (; panel < panel_end; ++panel) float_panels<kType, 1, kFloatRows>(w, panel, x, rows, y, y_stride);
+}
+
+// ---- Block-quantized weights
+
+template <TensorType kType>
+struct Quant;
+template <int kBitsValue, int kZeroValue, bool kMinsValue, int kSubScalesValue>
+struct QuantFormat {
+  static constexpr int kBits = kBitsValue;
+  static constexpr int kZero = kZeroValue;            // code = quant + kZero
+  static constexpr bool kMins = kMinsValue;           // a min for each block
+  static constexpr int kSubScales = kSubScalesValue;  // integer scales of a super-block; 8: mins too
+};
+template <>
+struct Quant<TensorType::kQ8_0> : QuantFormat<8, 128, false, 0> {};
+template <>
+struct Quant<TensorType::kQ4_0> : QuantFormat<4, 8, false, 0> {};
+template <>
+struct Quant<TensorType::kQ4_1> : QuantFormat<4, 0, true, 0> {};
+template <>
+struct Quant<TensorType::kQ5_0> : QuantFormat<5, 16, false, 0> {};
+template <>
+struct Quant<TensorType::kQ5_1> : QuantFormat<5, 0, true, 0> {};
+template <>
+struct Quant<TensorType::kQ4_K> : QuantFormat<4, 0, true, 8> {};
+template <>
+struct Quant<TensorType::kQ5_K> : QuantFormat<5, 0, true, 8> {};
+template <>
+struct Quant<TensorType::kQ6_K> : QuantFormat<6, 32, false, 16> {};
+
+// One segment of one panel as it is packed: see SegmentLayout.
+template <TensorType kType>
+struct PackedSegment {
+  using Format = Quant<kType>;
+  const std::byte* bytes;
+  const SegmentLayout* at;
+
+  template <int g>
+  Bytes64 codes(std::int64_t block) const {
+    if constexpr (Format::kBits == 8) return Bytes64::load(bytes + at->codes + (block * kGroups + g) * 64);
+    const Bytes64 both = Bytes64::load(bytes + at->codes + (block * 4 + g % 4) * 64);
+    const Bytes64 low = (g < 4 ? both : both.template shift_right<4>()) & Bytes64::all(0x0f);
+    if constexpr (Format::kBits == 5) {
+      const Bytes64 high = Bytes64::load(bytes + at->high + block * 64);
+      return low | (shift_bits<4 - g>(high) & Bytes64::all(0x10));
+    } else if constexpr (Format::kBits == 6) {
+      const Bytes64 high = Bytes64::load(bytes + at->high + (block * 2 + g / 4) * 64);
+      return low | (shift_bits<4 - g % 4 * 2>(high) & Bytes64::all(0x30));
+    } else {
+      return low;
+    }
+  }
+  F32x16 scale(std::int64_t i) const {
+    if constexpr (Format::kSubScales == 16) return F32x16::from_int8(bytes + at->sub_scales + i * kPanel);
+    if constexpr (Format::kSubScales == 8) return F32x16::from_uint8(bytes + at->sub_scales + i * kPanel);
+    return F32x16::load_half(halves(at->scales) + i * kPanel);
+  }
+  F32x16 min(std::int64_t i) const {
+    if constexpr (Format::kSubScales == 8) return F32x16::from_uint8(bytes + at->sub_mins + i * kPanel);
+    return F32x16::load_half(halves(at->mins) + i * kPanel);
+  }
+  F32x16 super_scale() const { return F32x16::load_half(halves(at->scales)); }
+  F32x16 super_min() const { return F32x16::load_half(halves(at->mins)); }
+
+ private:
+  template <int n>
+  static Bytes64 shift_bits(Bytes64 value) {
+    if constexpr (n > 0) return value.template shift_left<n>();
+    if constexpr (n < 0) return value.template shift_right<-n>();
+    return value;
+  }
+  const std::uint16_t* halves(std::size_t part) const {
+    return reinterpret_cast<const std::uint16_t*>(bytes + part);
+  }
+};
+
+// The same, widened: a byte for each code, floats for the scales.
+template <TensorType kType>
+struct WideSegment {
+  using Format = Quant<kType>;
+  alignas(64) std::byte bytes[kSegment * kPanel];
+  alignas(64) float scales[Format::kSubScales == 16 ? 16 : 8][kPanel];
+  alignas(64) float mins[8][kPanel];
+  alignas(64) float super_scales[kPanel], super_mins[kPanel];
+
+  void widen(const PackedSegment<kType>& packed, std::int64_t blocks) {
+    for (std::int64_t b = 0; b < blocks; ++b) {
+      for_each_group([&](auto g) { packed.template codes<g>(b).store(bytes + (b * kGroups + g) * 64); });
+      if constexpr (Format::kMins) packed.min(b).store(mins[b]);
+      if constexpr (Format::kSubScales == 16) {
+        packed.scale(2 * b).store(scales[2 * b]);
+        packed.scale(2 * b + 1).store(scales[2 * b + 1]);
+      } else {
+        packed.scale(b).store(scales[b]);
+      }
+    }
+    if constexpr (Format::kSubScales > 0) packed.super_scale().store(super_scales);
+    if constexpr (Format::kSubScales == 8) packed.super_min().store(super_mins);
+  }
+
+  template <class Fn>
+  static void for_each_group(Fn fn) {
+    [&]<int... g>(std::integer_sequence<int, g...>) { (fn(std::integral_constant<int, g>{}), ...); }
+    (std::make_integer_sequence<int, kGroups>{});
+  }
+
+  template <int g>
+  Bytes64 codes(std::int64_t block) const {
+    return Bytes64::load(bytes + (block * kGroups + g) * 64);
+  }
+  F32x16 scale(std::int64_t i) const { return F32x16::load(scales[i]); }
+  F32x16 min(std::int64_t i) const { return F32x16::load(mins[i]); }
+  F32x16 super_scale() const { return F32x16::load(super_scales); }
+  F32x16 super_min() const { return F32x16::load(super_mins); }
+};
+
+// Exact integer products of the groups [kFirst, kFirst + kCount) of a block, R rows times P panels, as
+// floats. sums: of the inputs of these groups, one for each row.
+template <class Format, int R, int P, int kFirst, int kCount, class Segment>
+[[gnu::always_inline]] inline void dot_groups(const Segment* const (&w)[P], std::int64_t block,
+                                              const std::int8_t* const (&x)[R], const std::int32_t (&sums)[R],
+                                              F32x16 (&dots)[R][P]) {
+  BlockDot<Format::kBits, Format::kZero> running[R][P];
+  for (int r = 0; r < R; ++r) {
+    for (int p = 0; p < P; ++p) running[r][p].start(sums[r]);
+  }
+  const auto group = [&]<int g>(std::integral_constant<int, g>) {
+    Bytes64 codes[P];
+    for (int p = 0; p < P; ++p) codes[p] = w[p]->template codes<kFirst + g>(block);
+    for (int r = 0; r < R; ++r) {
+      const FourInputs four(x[r] + block * kQuantBlock + (kFirst + g) * kDotGroup);
+      for (int p = 0; p < P; ++p) running[r][p].add(codes[p], four);
+    }
+    if constexpr ((g + 1) % BlockDot<Format::kBits, Format::kZero>::kGroupsBeforeFlush == 0 ||
+                  g + 1 == kCount) {
+      for (int r = 0; r < R; ++r) {
+        for (int p = 0; p < P; ++p) running[r][p].flush();
+      }
+    }
+  };
+  [&]<int... g>(std::integer_sequence<int, g...>) { (group(std::integral_constant<int, g>{}), ...); }
+  (std::make_integer_sequence<int, kCount>{});
+  for (int r = 0; r < R; ++r) {
+    for (int p = 0; p < P; ++p) dots[r][p] = to_float(running[r][p].result());
+  }
+}
+
+template <TensorType kType, int R, int P, class Segment>
+void quant_tile(const Segment* const (&w)[P], const InputRows& x, std::int64_t begin, std::int64_t blocks,
+                float* totals) {
+  using Format = Quant<kType>;
+  const std::int8_t* inputs[R];
+  const float* x_scales[R];
+  const std::int32_t* x_sums[R];
+  for (int r = 0; r < R; ++r) {
+    inputs[r] = x.quants + r * x.k + begin;
+    x_scales[r] = x.scales + (r * x.k + begin) / kQuantBlock;
+    x_sums[r] = x.sums + (r * x.k + begin) / kSubBlock;
+  }
+  F32x16 sums[R][P];
+  for (int r = 0; r < R; ++r) {
+    for (int p = 0; p < P; ++p) sums[r][p] = F32x16::zero();
+  }
+  for (std::int64_t b = 0; b < blocks; ++b) {
+    F32x16 dots[R][P];
+    std::int32_t block_sums[R];
+    if constexpr (Format::kSubScales == 16) {
+      F32x16 second[R][P];
+      for (int r = 0; r < R; ++r) block_sums[r] = x_sums[r][2 * b];
+      dot_groups<Format, R, P, 0, 4>(w, b, inputs, block_sums, dots);
+      for (int r = 0; r < R; ++r) {
+        for (int p = 0; p < P; ++p) dots[r][p] = dots[r][p] * w[p]->scale(2 * b);
+      }
+      for (int r = 0; r < R; ++r) block_sums[r] = x_sums[r][2 * b + 1];
+      dot_groups<Format, R, P, 4, 4>(w, b, inputs, block_sums, second);
+      // Whole numbers below 2^24: exact.
+      for (int r = 0; r < R; ++r) {
+        for (int p = 0; p < P; ++p) dots[r][p] = fma(second[r][p], w[p]->scale(2 * b + 1), dots[r][p]);
+      }
+    } else {
+      for (int r = 0; r < R; ++r) block_sums[r] = x_sums[r][2 * b] + x_sums[r][2 * b + 1];
+      dot_groups<Format, R, P, 0, 8>(w, b, inputs, block_sums, dots);
+    }
+    for (int p = 0; p < P; ++p) {
+      for (int r = 0; r < R; ++r) {
+        const F32x16 x_scale = F32x16::all(x_scales[r][b]);
+        if constexpr (Format::kSubScales == 16) {
+          sums[r][p] = fma(dots[r][p], x_scale, sums[r][p]);
+        } else if constexpr (Format::kSubScales == 8) {
+          sums[r][p] = fma(dots[r][p] * w[p]->scale(b), x_scale, sums[r][p]);
+        } else {
+          sums[r][p] = fma(dots[r][p], x_scale * w[p]->scale(b), sums[r][p]);
+        }
+        if constexpr (Format::kMins && Format::kSubScales == 0) {
+          const F32x16 x_sum = F32x16::all(static_cast<float>(block_sums[r]));
+          sums[r][p] = fma(x_sum, x_scale * w[p]->min(b), sums[r][p]);
+        }
+      }
+    }
+  }
+  const bool first = begin == 0;
+  if constexpr (Format::kSubScales == 0) {
+    for (int r = 0; r < R; ++r) {
+      for (int p = 0; p < P; ++p) add_segment(first, sums[r][p], totals + (r * P + p) * kPanel);
+    }
+    return;
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int p = 0; p < P; ++p) {
+      float* out = totals + (r * P + p) * kPanel;
+      F32x16 total = fma(w[p]->super_scale(), sums[r][p], first ? F32x16::zero() : F32x16::load(out));
+      if constexpr (Format::kSubScales == 8) {
+        F32x16 min_sum = F32x16::zero();
+        for (std::int64_t b = 0; b < blocks; ++b) {
+          const float x_sum = x_scales[r][b] * static_cast<float>(x_sums[r][2 * b] + x_sums[r][2 * b + 1]);
+          min_sum = fma(w[p]->min(b), F32x16::all(x_sum), min_sum);
+        }
+        total = fma(negate(w[p]->super_min()), min_sum, total);
+      }
+      total.store(out);
+    }
+  }
+}
+
+template <TensorType kType, int P, int kMaxRows, class Segment>
+void quant_segment(const Segment* const (&w)[P], const InputRows& x, std::int64_t begin, std::int64_t blocks,
+                   std::int64_t rows, float* totals) {
+  for_each_row_tile<kMaxRows>(rows, [&](std::int64_t row, auto r) {
+    quant_tile<kType, decltype(r)::value, P>(w, x.from(row), begin, blocks, totals + row * P * kPanel);
+  });
+}
+
+// One panel for few rows.
+template <TensorType kType>
+void narrow_panel(const PackedMatrix& w, std::int64_t panel, const InputRows& x, std::int64_t rows, float* y,
+                  std::int64_t y_stride) {
+  alignas(64) float totals[kNarrowRows * kPanel];
+  for (std::int64_t segment = 0; segment < w.segments(); ++segment) {
+    const PackedSegment<kType> packed{w.at(panel, segment), &w.layout(segment)};
+    const PackedSegment<kType>* const one[1] = {&packed};
+    quant_segment<kType, 1, kNarrowRows>(one, x, segment * kSegment, w.segment_inputs(segment) / kQuantBlock,
+                                         rows, totals);
+  }
+  store_outputs(w, panel, 1, rows, totals, y, y_stride);
+}
+
+// P panels for at most kRowChunk rows.
+template <TensorType kType, int P>
+void wide_panels(const PackedMatrix& w, std::int64_t panel, const InputRows& x, std::int64_t rows, float* y,
+                 std::int64_t y_stride) {
+  constexpr int kMaxRows = Quant<kType>::kSubScales == 16 ? kSubScaleRows : kQuantRows;
+  alignas(64) float totals[kRowChunk * P * kPanel];
+  WideSegment<kType> widened[P];
+  const WideSegment<kType>* segments[P];
+  for (int p = 0; p < P; ++p) segments[p] = &widened[p];
+  for (std::int64_t segment = 0; segment < w.segments(); ++segment) {
+    const std::int64_t blocks = w.segment_inputs(segment) / kQuantBlock;
+    for (int p = 0; p < P; ++p) {
+      widened[p].widen(PackedSegment<kType>{w.at(panel + p, segment), &w.layout(segment)}, blocks);
+    }
+    quant_segment<kType, P, kMaxRows>(segments, x, segment * kSegment, blocks, rows, totals);
+  }
+  store_outputs(w, panel, P, rows, totals, y, y_stride);
+}
+
+template <TensorType kType>
+void linear_quants(const PackedMatrix& w, std::int64_t panel_begin, std::int64_t panel_end,
+                   const InputRows& x, std::int64_t rows, float* y, std::int64_t y_stride) {
+  std::int64_t panel = panel_begin;
+  if (rows <= kNarrowRows) {
+    for (; panel < panel_end; ++panel) narrow_panel<kType>(w, panel, x, rows, y, y_stride);
+    return;
+  }
+  for (; panel + kQuantPanels <= panel_end; panel += kQuantPanels) {
+    wide_panels<kType, kQuantPanels>(w, panel, x, rows, y, y_stride);
+  }
+  for (; panel < panel_end; ++panel) wide_panels<kType, 1>(w, panel, x, rows, y, y_stride);
 }

@@ -1,0 +1,66 @@
+// Integer dot products: pairs of products are summed in 16 bits, which codes of up to 6 bits and a limited
+// number of groups cannot overflow (2 * 63 * 127 * 2 < 2^15). Codes of 8 bits are taken as two nibbles.
+// Included after vector.h.
+
+// Eight outputs each.
+struct Pairs16 {
+  __m256i low, high;
+
+  static Pairs16 zero() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+  Pairs16 plus_products(Bytes64 codes, FourInputs x) const {
+    return {_mm256_add_epi16(low, _mm256_maddubs_epi16(codes.low, x.v)),
+            _mm256_add_epi16(high, _mm256_maddubs_epi16(codes.high, x.v))};
+  }
+};
+
+struct Sums32 {
+  __m256i low, high;
+
+  static Sums32 all(std::int32_t value) { return {_mm256_set1_epi32(value), _mm256_set1_epi32(value)}; }
+  Sums32 plus(Pairs16 pairs, std::int16_t factor) const {
+    const __m256i factors = _mm256_set1_epi16(factor);
+    return {_mm256_add_epi32(low, _mm256_madd_epi16(pairs.low, factors)),
+            _mm256_add_epi32(high, _mm256_madd_epi16(pairs.high, factors))};
+  }
+};
+
+// The sum over the groups of a block of (code - zero) times input, for 16 outputs: exact.
+template <int kBits, int kZero>
+struct BlockDot {
+  static constexpr int kGroupsBeforeFlush = kBits == 6 ? 2 : kBits == 5 ? 4 : 8;
+  Sums32 sum;
+  Pairs16 pairs;
+
+  void start(std::int32_t x_sum) {  // x_sum: of all inputs
+    sum = Sums32::all(-kZero * x_sum);
+    pairs = Pairs16::zero();
+  }
+  void add(Bytes64 codes, FourInputs x) { pairs = pairs.plus_products(codes, x); }
+  void flush() {
+    sum = sum.plus(pairs, 1);
+    pairs = Pairs16::zero();
+  }
+  I32x16 result() const { return {sum.low, sum.high}; }
+};
+
+template <int kZero>
+struct BlockDot<8, kZero> {
+  static constexpr int kGroupsBeforeFlush = 8;
+  Sums32 sum;
+  Pairs16 low, high;
+
+  void start(std::int32_t x_sum) {
+    sum = Sums32::all(-kZero * x_sum);
+    low = high = Pairs16::zero();
+  }
+  void add(Bytes64 codes, FourInputs x) {
+    const Bytes64 nibble = Bytes64::all(0x0f);
+    low = low.plus_products(codes & nibble, x);
+    high = high.plus_products(codes.shift_right<4>() & nibble, x);
+  }
+  void flush() {
+    sum = sum.plus(low, 1).plus(high, 16);
+    low = high = Pairs16::zero();
+  }
+  I32x16 result() const { return {sum.low, sum.high}; }
+};

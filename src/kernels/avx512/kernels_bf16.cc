@@ -1,0 +1,63 @@
+// The kernels for AVX-512 with VNNI and BF16.
+#if defined(__x86_64__)
+
+// GCC 12: its AVX-512 headers pass on values that were never set, on purpose, and its warnings do not know.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "base/float_environment.h"
+#include "kernels/float_functions.h"
+#include "kernels/half.h"
+#include "kernels/instruction_sets.h"
+#include "kernels/kernels.h"
+
+// Standard headers stay outside of this region: their inline functions are shared with code for older
+// machines.
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,avx512vnni,avx512bf16")
+
+namespace kvasir::kernels::avx512bf16 {
+namespace {
+
+// In this order:
+// clang-format off
+#include "kernels/avx512/vector.h"
+#include "kernels/avx512/dot_vnni.h"
+#include "kernels/simd/elementwise.h"
+#include "kernels/simd/linear.h"
+#include "kernels/avx512/linear_bf16.h"
+#include "kernels/simd/attention.h"
+#include "kernels/simd/kernel_set.h"
+// clang-format on
+
+}  // namespace
+}  // namespace kvasir::kernels::avx512bf16
+
+namespace kvasir::kernels {
+
+const KernelSet& avx512bf16_kernels() {
+  static const KernelSet set = avx512bf16::make_kernel_set("avx512bf16");
+  return set;
+}
+
+bool avx512bf16_is_as_defined() {
+  static const bool as_defined = with_defined_floats([] { return avx512bf16::bf16_products_are_ordered(); });
+  return as_defined;
+}
+
+}  // namespace kvasir::kernels
+
+#pragma GCC pop_options
+
+#endif  // defined(__x86_64__)
