@@ -27,7 +27,7 @@ EVERYTHING = set(ALLOWED)
 PUBLIC = {
     "error": "types", "token": "types", "config": "types",
     "kv_cache": "cache",
-    "executor": "model", "layers": "model", "model": "model",
+    "executor": "model", "observer": "model", "layers": "model", "model": "model",
     "tokenizer": "text", "chat": "text", "stop_matcher": "text",
     "sampling": "sampling",
     "sequence_runner": "engine", "generate": "engine", "language_model": "engine", "lab": "engine",

@@ -3,8 +3,11 @@
 #define KVASIR_EXECUTOR_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
+
+#include "kvasir/observer.h"
 
 namespace kvasir {
 
@@ -20,6 +23,8 @@ class Executor {
   // environment variable KVASIR_ISA, else the fastest set of this machine. Error(kInvalidArgument) for a
   // negative number of threads, one above 1024, or a kernel set that this machine cannot run.
   explicit Executor(int threads = 0, const std::string& kernel_set = "");
+  // With any set of kernels, which must outlive the executor and run on this machine.
+  Executor(int threads, const kernels::KernelSet& kernel_set);
   ~Executor();
   Executor(Executor&&) noexcept;
   Executor& operator=(Executor&&) noexcept;
@@ -50,12 +55,20 @@ class Executor {
   struct LinearInputs;
   LinearInputs& linear_inputs() { return *linear_inputs_; }
 
+  // Sees every intermediate result from now on; nullptr: nobody does. Must outlive its use.
+  void set_observer(ForwardObserver* observer) { observer_ = observer; }
+  void computed(Operation operation, std::int32_t layer, std::int64_t rows, const float* values,
+                std::int64_t width) const {
+    if (observer_ != nullptr) observer_->computed(operation, layer, rows, values, width);
+  }
+
  private:
   struct Buffers;
   std::unique_ptr<ThreadPool> pool_;
   const kernels::KernelSet* kernels_;
   std::unique_ptr<Buffers> buffers_;
   std::unique_ptr<LinearInputs> linear_inputs_;
+  ForwardObserver* observer_ = nullptr;
 };
 
 }  // namespace kvasir

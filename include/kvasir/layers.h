@@ -86,6 +86,7 @@ class Attention {
   // x, out: [rows][d_model]. Writes the rows' keys and values into the cache (without advancing it), then
   // lets every row see the keys of its sequence up to its own position.
   void forward(const ForwardPass& pass, const float* x, float* out) const;
+  std::int32_t layer() const { return layer_; }
 
  private:
   void write_cache(const ForwardPass& pass, float* q, float* k, const float* v) const;
@@ -99,10 +100,11 @@ class Attention {
 // SwiGLU (Shazeer 2020): down(silu(gate(x)) * up(x)).
 class Mlp {
  public:
-  Mlp(Linear gate, Linear up, Linear down);
+  Mlp(std::int32_t layer, Linear gate, Linear up, Linear down);
   void forward(Executor& executor, const float* x, std::int64_t rows, float* out) const;
 
  private:
+  std::int32_t layer_;
   Linear gate_, up_, down_;
 };
 

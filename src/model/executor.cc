@@ -41,7 +41,10 @@ struct Executor::Buffers {
 };
 
 Executor::Executor(int threads, const std::string& kernel_set)
-    : kernels_(&find_kernels(kernel_set)),
+    : Executor(threads, find_kernels(kernel_set)) {}
+
+Executor::Executor(int threads, const kernels::KernelSet& kernel_set)
+    : kernels_(&kernel_set),
       buffers_(std::make_unique<Buffers>()),
       linear_inputs_(std::make_unique<LinearInputs>()) {
   pool_ = std::make_unique<ThreadPool>(check_threads(threads));

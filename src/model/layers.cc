@@ -119,6 +119,9 @@ void Attention::forward(const ForwardPass& pass, const float* x, float* out) con
   float* attended = executor.buffer(Executor::Buffer::kAttended, elements(rows, q_.out_features()));
   Linear::forward_all(executor, x, rows, {{&q_, q}, {&k_, k}, {&v_, v}});
   write_cache(pass, q, k, v);
+  executor.computed(Operation::kQuery, layer_, rows, q, q_.out_features());
+  executor.computed(Operation::kKey, layer_, rows, k, k_.out_features());
+  executor.computed(Operation::kValue, layer_, rows, v, v_.out_features());
 
   const std::int64_t group = config_.n_head / config_.n_kv_head;
   const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim)));
@@ -139,13 +142,15 @@ void Attention::forward(const ForwardPass& pass, const float* x, float* out) con
     if (scratch.size() < needed) scratch.resize(needed);
     executor.kernels().attention(pass.cache.view(layer_, row.sequence), query, scratch.data());
   });
+  executor.computed(Operation::kAttention, layer_, rows, attended, q_.out_features());
   o_.forward(executor, attended, rows, out);
+  executor.computed(Operation::kAttentionOutput, layer_, rows, out, o_.out_features());
 }
 
 // ---- Mlp
 
-Mlp::Mlp(Linear gate, Linear up, Linear down)
-    : gate_(std::move(gate)), up_(std::move(up)), down_(std::move(down)) {}
+Mlp::Mlp(std::int32_t layer, Linear gate, Linear up, Linear down)
+    : layer_(layer), gate_(std::move(gate)), up_(std::move(up)), down_(std::move(down)) {}
 
 void Mlp::forward(Executor& executor, const float* x, std::int64_t rows, float* out) const {
   const std::int64_t d_ff = gate_.out_features();
@@ -155,7 +160,9 @@ void Mlp::forward(Executor& executor, const float* x, std::int64_t rows, float* 
   executor.pool().parallel_for(rows, [&](std::int64_t row) {
     executor.kernels().swiglu(gate + row * d_ff, up + row * d_ff, d_ff, gate + row * d_ff);
   });
+  executor.computed(Operation::kFfnActivation, layer_, rows, gate, d_ff);
   down_.forward(executor, gate, rows, out);
+  executor.computed(Operation::kFfnDown, layer_, rows, out, down_.out_features());
 }
 
 // ---- Block
@@ -171,17 +178,22 @@ void Block::forward(const ForwardPass& pass, float* x, std::int64_t d_model) con
   const auto rows = static_cast<std::int64_t>(pass.rows.size());
   float* normed = executor.buffer(Executor::Buffer::kNormed, elements(rows, d_model));
   float* projected = executor.buffer(Executor::Buffer::kProjected, elements(rows, d_model));
+  const std::int32_t layer = attention_.layer();
   const auto add_to_residual = [&] {
     executor.pool().parallel_for(rows, [&](std::int64_t row) {
       executor.kernels().add(x + row * d_model, projected + row * d_model, d_model);
     });
   };
   input_norm_.forward(executor, x, rows, normed);
+  executor.computed(Operation::kAttentionNorm, layer, rows, normed, d_model);
   attention_.forward(pass, normed, projected);
   add_to_residual();
+  executor.computed(Operation::kAttentionResidual, layer, rows, x, d_model);
   post_attention_norm_.forward(executor, x, rows, normed);
+  executor.computed(Operation::kFfnNorm, layer, rows, normed, d_model);
   mlp_.forward(executor, normed, rows, projected);
   add_to_residual();
+  executor.computed(Operation::kFfnResidual, layer, rows, x, d_model);
 }
 
 }  // namespace kvasir

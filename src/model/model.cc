@@ -145,6 +145,8 @@ void Model::State::forward(std::span<const Run> runs, KvCache& cache, Executor& 
     rope.angles(rows[static_cast<std::size_t>(r)].position, cos + r * half, sin + r * half);
   });
 
+  executor.computed(Operation::kEmbedding, -1, static_cast<std::int64_t>(rows.size()), x, d_model);
+
   const ForwardPass pass{executor, cache, rows, cos, sin};
   for (const Block& block : blocks) block.forward(pass, x, d_model);
   for (const Run& run : runs) {
@@ -156,7 +158,9 @@ void Model::State::forward(std::span<const Run> runs, KvCache& cache, Executor& 
   logits.resize(static_cast<std::size_t>(n) * static_cast<std::size_t>(config.vocab_size));
   if (n == 0) return;
   norm.forward(executor, last, n, last);
+  executor.computed(Operation::kFinalNorm, -1, n, last, d_model);
   head.forward(executor, last, n, logits.data());
+  executor.computed(Operation::kLogits, -1, n, logits.data(), config.vocab_size);
 }
 
 void Model::forward(std::span<const Run> runs, KvCache& cache, Executor& executor,

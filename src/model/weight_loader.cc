@@ -74,15 +74,15 @@ Attention WeightLoader::attention(const std::string& prefix, const Config& confi
           linear(prefix + "o_proj.weight", config.d_model, q_size)};
 }
 
-Mlp WeightLoader::mlp(const std::string& prefix, const Config& config) {
-  return {linear(prefix + "gate_proj.weight", config.d_ff, config.d_model),
+Mlp WeightLoader::mlp(const std::string& prefix, const Config& config, std::int32_t layer) {
+  return {layer, linear(prefix + "gate_proj.weight", config.d_ff, config.d_model),
           linear(prefix + "up_proj.weight", config.d_ff, config.d_model),
           linear(prefix + "down_proj.weight", config.d_model, config.d_ff)};
 }
 
 Block WeightLoader::block(const std::string& prefix, const Config& config, std::int32_t layer) {
   return {norm(prefix + "input_layernorm.weight", config), attention(prefix + "self_attn.", config, layer),
-          norm(prefix + "post_attention_layernorm.weight", config), mlp(prefix + "mlp.", config)};
+          norm(prefix + "post_attention_layernorm.weight", config), mlp(prefix + "mlp.", config, layer)};
 }
 
 void WeightLoader::refuse_unused() const {

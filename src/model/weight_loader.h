@@ -29,7 +29,7 @@ class WeightLoader {
   // These take the tensors whose Hugging Face names begin with `prefix` ("model.layers.0.", say).
   RmsNorm norm(const std::string& name, const Config& config);
   Attention attention(const std::string& prefix, const Config& config, std::int32_t layer);
-  Mlp mlp(const std::string& prefix, const Config& config);
+  Mlp mlp(const std::string& prefix, const Config& config, std::int32_t layer);
   Block block(const std::string& prefix, const Config& config, std::int32_t layer);
 
   // A tensor that nobody took would have changed the results: the source holds something that we do not know.
