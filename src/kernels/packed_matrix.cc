@@ -293,24 +293,23 @@ void unpack_packed_block(const PackedMatrix& matrix, std::int64_t output, std::i
   for (std::size_t s = 0; s < 8 && format.sub_mins; ++s) {
     block.sub_mins[s] = static_cast<std::uint8_t>(segment[at.sub_mins + s * kPanel + lane]);
   }
-  for (std::size_t i = 0; i < static_cast<std::size_t>(block_values); ++i) {
-    const std::size_t within = i % kQuantBlock, g = within / kDotGroup,
-                      block_index = first_block + i / kQuantBlock;
-    const std::size_t byte = lane * kDotGroup + within % kDotGroup;
-    const auto bits = [&](std::size_t offset, std::size_t shift, unsigned mask) {
-      return std::to_integer<unsigned>(segment[offset + byte]) >> shift & mask;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(block_values); i += kDotGroup) {
+    const std::size_t b32 = first_block + i / kQuantBlock, g = i % kQuantBlock / kDotGroup;
+    const auto four = [&](std::size_t part, std::size_t group) {
+      return read_u32(segment + part + group * kGroupBytes + lane * kDotGroup);
     };
-    unsigned code;
+    std::uint32_t codes;
     if (format.bits == 8) {
-      code = bits(at.codes + (block_index * 8 + g) * kGroupBytes, 0, 0xff);
+      codes = four(at.codes, b32 * 8 + g);
     } else {
-      code = bits(at.codes + (block_index * 4 + g % 4) * kGroupBytes, g / 4 * 4, 0xf);
-      if (format.bits == 5) code |= bits(at.high + block_index * kGroupBytes, g, 1) << 4;
-      if (format.bits == 6) {
-        code |= bits(at.high + (block_index * 2 + g / 4) * kGroupBytes, g % 4 * 2, 3) << 4;
-      }
+      codes = four(at.codes, b32 * 4 + g % 4) >> (g / 4 * 4) & 0x0f0f0f0f;
+      if (format.bits == 5) codes |= (four(at.high, b32) >> g & 0x01010101) << 4;
+      if (format.bits == 6) codes |= (four(at.high, b32 * 2 + g / 4) >> (g % 4 * 2) & 0x03030303) << 4;
     }
-    block.quants[i] = static_cast<std::int8_t>(static_cast<int>(code) - format.zero_point);
+    for (std::size_t j = 0; j < kDotGroup; ++j) {
+      block.quants[i + j] =
+          static_cast<std::int8_t>(static_cast<int>(codes >> (8 * j) & 0xff) - format.zero_point);
+    }
   }
 }
 
@@ -327,16 +326,19 @@ void dequantize_output(const PackedMatrix& matrix, std::int64_t output, std::spa
     }
     return;
   }
-  for (std::size_t i = 0; i < weights.size(); ++i) {
-    const std::byte* segment = matrix.at(output / kPanel, static_cast<std::int64_t>(i) / kSegment);
-    const std::size_t within = i % kSegment;
-    if (matrix.type == TensorType::kF32) {
-      std::memcpy(&weights[i], segment + 4 * (within * kPanel + lane), sizeof(float));
-    } else if (matrix.type == TensorType::kF16) {
-      weights[i] = f16_to_f32(read_u16(segment + 2 * (within * kPanel + lane)));
-    } else {
-      const std::uint32_t pair = read_u32(segment + 4 * (within / 2 * kPanel + lane));
-      weights[i] = bf16_to_f32(static_cast<std::uint16_t>(within % 2 == 0 ? pair >> 16 : pair));
+  for (std::int64_t s = 0; s < matrix.segments(); ++s) {
+    const std::byte* segment = matrix.at(output / kPanel, s);
+    const auto inputs = static_cast<std::size_t>(matrix.segment_inputs(s));
+    float* out = weights.data() + s * kSegment;
+    for (std::size_t i = 0; i < inputs; ++i) {
+      if (matrix.type == TensorType::kF32) {
+        std::memcpy(&out[i], segment + 4 * (i * kPanel + lane), sizeof(float));
+      } else if (matrix.type == TensorType::kF16) {
+        out[i] = f16_to_f32(read_u16(segment + 2 * (i * kPanel + lane)));
+      } else {
+        const std::uint32_t pair = read_u32(segment + 4 * (i / 2 * kPanel + lane));
+        out[i] = bf16_to_f32(static_cast<std::uint16_t>(i % 2 == 0 ? pair >> 16 : pair));
+      }
     }
   }
 }
