@@ -42,6 +42,7 @@ class Executor {
     kKey,
     kValue,
     kAttended,
+    kSpanSums,
     kGate,
     kUp,
     kCos,

@@ -6,6 +6,7 @@
 #define KVASIR_LAYERS_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -57,10 +58,17 @@ class RmsNorm {
   RmsNorm(std::vector<float> weight, float eps);
   // x and y: [rows][weight.size()]; they may be the same.
   void forward(Executor& executor, const float* x, std::int64_t rows, float* y) const;
+  void forward_row(const Executor& executor, const float* x, float* y) const;
 
  private:
   std::vector<float> weight_;
   float eps_;
+};
+
+// Completes the rows that go into a layer, in the same pass that converts them.
+struct RowMaker {
+  std::function<void(std::int64_t row)> make;  // called from several threads
+  std::function<void()> made;                  // called once, after all rows
 };
 
 // y = W x, W: [out][in].
@@ -71,11 +79,26 @@ class Linear {
   std::int64_t out_features() const;
   // x: [rows][in]; y: [rows][out].
   void forward(Executor& executor, const float* x, std::int64_t rows, float* y) const;
-  // Several layers with the same input: it is converted once.
+
+  struct Product {
+    const Linear* layer;
+    float* y;
+  };
+  // Several layers with the same input: it is converted once, and their outputs are shared out together.
   static void forward_all(Executor& executor, const float* x, std::int64_t rows,
-                          std::initializer_list<std::pair<const Linear*, float*>> layers);
+                          std::initializer_list<Product> products, const RowMaker& maker = {});
+  // then(begin, end), after the outputs [begin, end) of both, which must be of one size, have been computed
+  // for all rows; called from several threads.
+  static void forward_both(Executor& executor, const float* x, std::int64_t rows, Product first,
+                           Product second, const RowMaker& maker,
+                           const std::function<void(std::int64_t begin, std::int64_t end)>& then);
 
  private:
+  static void set_inputs(Executor& executor, const float* x, std::int64_t rows,
+                         std::initializer_list<Product> products, const RowMaker& maker);
+  void forward_panels(Executor& executor, std::int64_t begin, std::int64_t end, std::int64_t rows,
+                      float* y) const;
+
   std::shared_ptr<const kernels::PackedMatrix> weight_;
 };
 
@@ -84,12 +107,13 @@ class Attention {
  public:
   Attention(const Config& config, std::int32_t layer, Linear q, Linear k, Linear v, Linear o);
   // x, out: [rows][d_model]. Writes the rows' keys and values into the cache (without advancing it), then
-  // lets every row see the keys of its sequence up to its own position.
-  void forward(const ForwardPass& pass, const float* x, float* out) const;
+  // lets every row see the keys of its sequence up to its own position. maker: see RowMaker.
+  void forward(const ForwardPass& pass, const float* x, float* out, const RowMaker& maker = {}) const;
   std::int32_t layer() const { return layer_; }
 
  private:
   void write_cache(const ForwardPass& pass, float* q, float* k, const float* v) const;
+  void attend(const ForwardPass& pass, const float* q, float* out) const;
 
   Config config_;
   std::int32_t layer_;
@@ -101,7 +125,8 @@ class Attention {
 class Mlp {
  public:
   Mlp(std::int32_t layer, Linear gate, Linear up, Linear down);
-  void forward(Executor& executor, const float* x, std::int64_t rows, float* out) const;
+  void forward(Executor& executor, const float* x, std::int64_t rows, float* out,
+               const RowMaker& maker = {}) const;
 
  private:
   std::int32_t layer_;

@@ -72,20 +72,30 @@ struct KvView {
 // One number of the cache; index as KvView gives it.
 float load_kv(KvType type, const std::byte* base, std::size_t index);
 
-// One query position against one kv head: the n_group query heads that share it.
+// Consecutive positions of one sequence against one kv head: for each row, the n_group query heads that share
+// it. Row r sees the positions first_position .. position + r.
 struct AttentionQuery {
-  const float* q;  // [n_group][head_dim]
-  float* out;      // [n_group][head_dim]
+  const float* q;  // row r, head g: q[r * row_stride + g * head_dim], head_dim numbers
+  float* out;      // likewise
+  std::int64_t row_stride;
+  std::int64_t rows;
   std::int64_t n_group;
   std::int64_t head_dim;
   std::int64_t kv_head;
-  std::int64_t first_position;  // first position seen (0 without a window)
-  std::int64_t last_position;   // last position seen: the query's own
+  std::int64_t first_position;  // 0 without a window
+  std::int64_t position;        // of the first row
   float scale;                  // multiplies each score
+
+  std::int64_t span_begin() const { return first_position / kSpan; }
+  std::int64_t span_end() const { return (position + rows - 1) / kSpan + 1; }
 };
 
-// Floats of scratch that attention() needs to look back over `positions` positions.
-std::size_t attention_scratch(std::int64_t n_group, std::int64_t head_dim, std::int64_t positions);
+// What one query (a row's head) has of one span: the weighted sum of values [head_dim, to a multiple of 16],
+// then the largest score and the sum of the exponentials, in as many floats.
+inline constexpr std::int64_t sums_stride(std::int64_t head_dim) { return (head_dim + 15) / 16 * 16 + 16; }
+
+// Floats of scratch that attention() needs.
+std::size_t attention_scratch(const AttentionQuery& query);
 
 struct KernelSet {
   const char* name;
@@ -120,8 +130,13 @@ struct KernelSet {
   void (*store_kv)(const KvView& cache, std::int64_t position, const float* k, const float* v,
                    std::int64_t n_kv_head, std::int64_t head_dim);
 
-  // scratch: attention_scratch() floats.
-  void (*attention)(const KvView& cache, const AttentionQuery& query, float* scratch);
+  // The spans [span_begin, span_end) of the sums over positions. sums: [spans][rows][n_group][sums_stride];
+  // those of a row that sees nothing of a span stay unset.
+  void (*attention)(const KvView& cache, const AttentionQuery& query, std::int64_t span_begin,
+                    std::int64_t span_end, float* sums, float* scratch);
+
+  // The outputs from the sums of all spans from query.span_begin() on; changes the sums.
+  void (*combine_spans)(const AttentionQuery& query, float* sums);
 };
 
 // The definition.

@@ -373,41 +373,80 @@ struct TestCache {
   }
 };
 
+// All spans of a query by one kernel set; the sums start as NaN.
+void attend(const KernelSet& set, const KvView& cache, const AttentionQuery& query) {
+  const auto spans = static_cast<std::size_t>(query.span_end() - query.span_begin());
+  const auto queries = static_cast<std::size_t>(query.rows * query.n_group * sums_stride(query.head_dim));
+  std::vector<float> sums(spans * queries, std::numeric_limits<float>::quiet_NaN());
+  std::vector<float> scratch(attention_scratch(query), std::numeric_limits<float>::quiet_NaN());
+  set.attention(cache, query, query.span_begin(), query.span_end(), sums.data(), scratch.data());
+  set.combine_spans(query, sums.data());
+}
+
 TEST(Attention, EverySetGivesTheBitsOfTheDefinitionAndUnwrittenCellsDoNotMatter) {
   std::mt19937 random(kSeed + 6);
-  for (int trial = 0; trial < 60; ++trial) {
+  for (int trial = 0; trial < 150; ++trial) {
     const auto type = static_cast<KvType>(trial % 3);
-    const std::int64_t capacity = 1 + random() % 600;
+    const std::int64_t capacity = 1 + random() % 700;
     const std::int64_t n_kv_head = 1 + random() % 3, n_group = 1 + random() % 6;
-    const std::int64_t head_dim = 2 * (1 + random() % 40);
+    const std::int64_t head_dim = 2 * (1 + random() % 70);
     TestCache cache(random, type, capacity, n_kv_head, head_dim);
     const std::int64_t last = static_cast<std::int64_t>(random()) % capacity;
+    const std::int64_t rows =
+        std::min<std::int64_t>(last + 1, trial % 5 == 0 ? 1 : 1 + static_cast<std::int64_t>(random() % 40));
     const auto row = static_cast<std::size_t>(n_kv_head * head_dim);
     for (std::int64_t p = 0; p <= last; ++p) {
       const std::vector<float> k = random_floats(random, row, false), v = random_floats(random, row, false);
       reference_kernels().store_kv(cache.view, p, k.data(), v.data(), n_kv_head, head_dim);
     }
-    const std::int64_t first = trial % 4 == 0 ? static_cast<std::int64_t>(random()) % (last + 1) : 0;
-    const std::vector<float> q = random_floats(random, static_cast<std::size_t>(n_group * head_dim), false);
+    const std::int64_t position = last - rows + 1;
+    const std::int64_t first = trial % 4 == 0 ? static_cast<std::int64_t>(random()) % (position + 1) : 0;
+    const std::int64_t row_stride = n_group * head_dim + 3;
+    const std::vector<float> q = random_floats(random, static_cast<std::size_t>(rows * row_stride), false);
     std::vector<float> expected(q.size()), got(q.size());
     AttentionQuery query{q.data(),
                          expected.data(),
+                         row_stride,
+                         rows,
                          n_group,
                          head_dim,
                          static_cast<std::int64_t>(random()) % n_kv_head,
                          first,
-                         last,
+                         position,
                          0.25F};
-    std::vector<float> scratch(attention_scratch(n_group, head_dim, last - first + 1));
-    reference_kernels().attention(cache.view, query, scratch.data());
+    attend(reference_kernels(), cache.view, query);
     for (const float value : expected) ASSERT_TRUE(std::isfinite(value));
     for (const KernelSet* set : vector_sets()) {
       query.out = got.data();
-      set->attention(cache.view, query, scratch.data());
+      attend(*set, cache.view, query);
       ASSERT_EQ(bits_of(got), bits_of(expected))
           << set->name << " trial " << trial << " capacity " << capacity << " head_dim " << head_dim
-          << " first " << first << " last " << last;
+          << " first " << first << " position " << position << " rows " << rows;
     }
+  }
+}
+
+TEST(Attention, RowsTogetherGiveTheBitsOfEachAlone) {
+  std::mt19937 random(kSeed + 8);
+  const std::int64_t head_dim = 64, n_group = 3, rows = 37, position = 250;
+  TestCache cache(random, KvType::kF16, 300, 1, head_dim);
+  for (std::int64_t p = 0; p < position + rows; ++p) {
+    const std::vector<float> k = random_floats(random, 64, false), v = random_floats(random, 64, false);
+    reference_kernels().store_kv(cache.view, p, k.data(), v.data(), 1, head_dim);
+  }
+  const std::vector<float> q =
+      random_floats(random, static_cast<std::size_t>(rows * n_group * head_dim), false);
+  for (const KernelSet* set : available_kernels()) {
+    std::vector<float> together(q.size()), alone(q.size());
+    const std::int64_t stride = n_group * head_dim;
+    attend(*set, cache.view,
+           {q.data(), together.data(), stride, rows, n_group, head_dim, 0, 0, position, 0.125F});
+    for (std::int64_t r = 0; r < rows; ++r) {
+      attend(*set, cache.view,
+             {q.data() + r * stride, alone.data() + r * stride, stride, 1, n_group, head_dim, 0, 0,
+              position + r, 0.125F});
+    }
+    ASSERT_EQ(bits_of(together), bits_of(alone)) << set->name;
   }
 }
 
@@ -423,9 +462,7 @@ TEST(Attention, IsTheSoftmaxOfTheScores) {
   }
   const std::vector<float> q = random_floats(random, 32, false);
   std::vector<float> out(32);
-  std::vector<float> scratch(attention_scratch(1, head_dim, last + 1));
-  reference_kernels().attention(cache.view, {q.data(), out.data(), 1, head_dim, 0, 0, last, 0.5F},
-                                scratch.data());
+  attend(reference_kernels(), cache.view, {q.data(), out.data(), head_dim, 1, 1, head_dim, 0, 0, last, 0.5F});
   std::vector<double> weights;
   double total = 0.0;
   for (const auto& k : ks) {

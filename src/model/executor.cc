@@ -62,51 +62,36 @@ float* Executor::buffer(Buffer which, std::size_t floats) {
   return buffer.data();
 }
 
-void Executor::LinearInputs::set(const float* x, std::int64_t rows, std::int64_t k) {
-  x_ = x;
-  rows_ = rows;
-  k_ = k;
-  quantized_ = rounded_ = false;
-}
-
-kernels::InputRows Executor::LinearInputs::get(kernels::InputKind kind, Executor& executor) {
-  const auto size = static_cast<std::size_t>(rows_ * k_);
-  const kernels::KernelSet& kernels = executor.kernels();
-  kernels::InputRows result{.k = k_};
+void Executor::LinearInputs::convert(const kernels::KernelSet& kernels, kernels::InputKind kind,
+                                     std::int64_t row) {
+  const std::int64_t k = rows_.k, pairs = (k + 1) / 2;
+  const float* x = rows_.floats + row * k;
   switch (kind) {
     case kernels::InputKind::kFloat:
-      result.floats = x_;
       break;
-    case kernels::InputKind::kBF16: {
-      const std::int64_t pairs = (k_ + 1) / 2;
-      if (!rounded_) {
-        bf16_.reserve(static_cast<std::size_t>(rows_ * pairs));
-        executor.pool().parallel_for(rows_, [&](std::int64_t row) {
-          kernels.round_bf16(x_ + row * k_, k_, bf16_.data() + row * pairs);
-        });
-        rounded_ = true;
-      }
-      result.pairs = bf16_.data();
+    case kernels::InputKind::kBF16:
+      kernels.round_bf16(x, k, bf16_.data() + row * pairs);
       break;
-    }
     case kernels::InputKind::kInt8:
-      if (!quantized_) {
-        quants_.reserve(size);
-        scales_.reserve(size / kernels::kQuantBlock);
-        sums_.reserve(size / kernels::kSubBlock);
-        executor.pool().parallel_for(rows_, [&](std::int64_t row) {
-          const std::int64_t block = row * k_ / kernels::kQuantBlock;
-          kernels.quantize(x_ + row * k_, k_, quants_.data() + row * k_, scales_.data() + block,
-                           sums_.data() + row * k_ / kernels::kSubBlock);
-        });
-        quantized_ = true;
-      }
-      result.quants = quants_.data();
-      result.scales = scales_.data();
-      result.sums = sums_.data();
+      kernels.quantize(x, k, quants_.data() + row * k, scales_.data() + row * k / kernels::kQuantBlock,
+                       sums_.data() + row * k / kernels::kSubBlock);
       break;
   }
-  return result;
+}
+
+void Executor::LinearInputs::set(Executor& executor, const float* x, std::int64_t rows, std::int64_t k,
+                                 std::span<const kernels::InputKind> kinds, const RowMaker& maker) {
+  const auto size = static_cast<std::size_t>(rows * k);
+  bf16_.reserve(static_cast<std::size_t>(rows * ((k + 1) / 2)));
+  quants_.reserve(size);
+  scales_.reserve(size / kernels::kQuantBlock);
+  sums_.reserve(size / kernels::kSubBlock);
+  rows_ = {k, x, bf16_.data(), quants_.data(), scales_.data(), sums_.data()};
+  executor.pool().parallel_for(rows, [&](std::int64_t row) {
+    if (maker.make) maker.make(row);
+    for (const kernels::InputKind kind : kinds) convert(executor.kernels(), kind, row);
+  });
+  if (maker.made) maker.made();
 }
 
 }  // namespace kvasir

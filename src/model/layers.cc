@@ -1,6 +1,7 @@
 #include "kvasir/layers.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 
@@ -15,9 +16,59 @@ namespace {
 // Weights that one thread takes at a time: large enough that taking costs nothing, small enough that a thread
 // which is held up delays little.
 constexpr std::size_t kPieceBytes = 128 * 1024;
+constexpr std::int64_t kManyRows = 16;   // from here on, a piece is a tile's panels
+constexpr std::int64_t kTilePanels = 4;  // what every kernel set's tiles divide
+
+constexpr std::int64_t kQueriesAtOnce = 48;  // rows times heads that share the keys and values of a pass
+constexpr std::int64_t kSpansAtOnce = 2;     // that one thread takes at a time where rows are few
 
 std::size_t elements(std::int64_t rows, std::int64_t columns) {
   return static_cast<std::size_t>(rows) * static_cast<std::size_t>(columns);
+}
+
+void make_room(std::vector<float>& buffer, std::size_t size) {
+  if (buffer.size() < size) buffer.resize(size);
+}
+
+// How the panels of a matrix are shared out.
+struct Pieces {
+  std::int64_t panels;  // in one piece
+  std::int64_t count;
+
+  Pieces(const kernels::PackedMatrix& w, std::int64_t rows) {
+    // Many rows make a panel more work: fewer panels, but whole tiles.
+    const auto at_once = static_cast<std::int64_t>(kPieceBytes / w.panel_bytes);
+    panels = rows < kManyRows ? std::max<std::int64_t>(at_once, 1) : kTilePanels;
+    count = (w.panels() + panels - 1) / panels;
+  }
+};
+
+// Consecutive rows of one sequence at consecutive positions.
+struct RowTile {
+  std::int32_t sequence;
+  std::int64_t first_row, rows;
+  std::int64_t position;  // of the first
+};
+
+std::vector<RowTile> row_tiles(std::span<const Row> rows, std::int64_t max_rows) {
+  std::vector<RowTile> tiles;
+  for (std::int64_t r = 0; r < std::ssize(rows); ++r) {
+    const Row& row = rows[static_cast<std::size_t>(r)];
+    const bool continues = !tiles.empty() && tiles.back().sequence == row.sequence &&
+                           tiles.back().position + tiles.back().rows == row.position &&
+                           tiles.back().rows < max_rows;
+    if (continues) {
+      ++tiles.back().rows;
+    } else {
+      tiles.push_back({row.sequence, r, 1, row.position});
+    }
+  }
+  return tiles;
+}
+
+std::size_t span_sums_size(const kernels::AttentionQuery& query) {
+  return static_cast<std::size_t>((query.span_end() - query.span_begin()) * query.rows * query.n_group *
+                                  kernels::sums_stride(query.head_dim));
 }
 
 }  // namespace
@@ -53,9 +104,12 @@ RmsNorm::RmsNorm(std::vector<float> weight, float eps) : weight_(std::move(weigh
 
 void RmsNorm::forward(Executor& executor, const float* x, std::int64_t rows, float* y) const {
   const auto n = static_cast<std::int64_t>(weight_.size());
-  executor.pool().parallel_for(rows, [&](std::int64_t row) {
-    executor.kernels().rms_norm(x + row * n, weight_.data(), eps_, n, y + row * n);
-  });
+  executor.pool().parallel_for(rows,
+                               [&](std::int64_t row) { forward_row(executor, x + row * n, y + row * n); });
+}
+
+void RmsNorm::forward_row(const Executor& executor, const float* x, float* y) const {
+  executor.kernels().rms_norm(x, weight_.data(), eps_, static_cast<std::int64_t>(weight_.size()), y);
 }
 
 // ---- Linear
@@ -69,22 +123,53 @@ void Linear::forward(Executor& executor, const float* x, std::int64_t rows, floa
   forward_all(executor, x, rows, {{this, y}});
 }
 
-void Linear::forward_all(Executor& executor, const float* x, std::int64_t rows,
-                         std::initializer_list<std::pair<const Linear*, float*>> layers) {
-  Executor::LinearInputs& inputs = executor.linear_inputs();
-  inputs.set(x, rows, layers.begin()->first->in_features());
-  for (const auto& [layer, y] : layers) {
-    const kernels::PackedMatrix& w = *layer->weight_;
-    const kernels::InputRows in = inputs.get(kernels::input_kind(w.type), executor);
-    const std::int64_t panels = w.panels();
-    const std::size_t panel_bytes = std::max<std::size_t>(w.nbytes() / static_cast<std::size_t>(panels), 1);
-    const auto at_once = static_cast<std::int64_t>(std::max<std::size_t>(kPieceBytes / panel_bytes, 1));
-    float* out = y;
-    executor.pool().parallel_for((panels + at_once - 1) / at_once, [&](std::int64_t piece) {
-      const std::int64_t begin = piece * at_once;
-      executor.kernels().linear(w, begin, std::min(begin + at_once, panels), in, rows, out, w.n);
-    });
+void Linear::set_inputs(Executor& executor, const float* x, std::int64_t rows,
+                        std::initializer_list<Product> products, const RowMaker& maker) {
+  std::array<kernels::InputKind, 3> kinds{};
+  std::size_t count = 0;
+  for (const Product& product : products) {
+    const kernels::InputKind kind = kernels::input_kind(product.layer->weight_->type);
+    if (std::find(kinds.begin(), kinds.begin() + count, kind) == kinds.begin() + count) kinds[count++] = kind;
   }
+  executor.linear_inputs().set(executor, x, rows, products.begin()->layer->in_features(),
+                               std::span(kinds).first(count), maker);
+}
+
+void Linear::forward_panels(Executor& executor, std::int64_t begin, std::int64_t end, std::int64_t rows,
+                            float* y) const {
+  executor.kernels().linear(*weight_, begin, std::min(end, weight_->panels()),
+                            executor.linear_inputs().rows(), rows, y, weight_->n);
+}
+
+void Linear::forward_all(Executor& executor, const float* x, std::int64_t rows,
+                         std::initializer_list<Product> products, const RowMaker& maker) {
+  set_inputs(executor, x, rows, products, maker);
+  std::int64_t pieces = 0;
+  for (const Product& product : products) pieces += Pieces(*product.layer->weight_, rows).count;
+  executor.pool().parallel_for(pieces, [&](std::int64_t piece) {
+    for (const Product& product : products) {
+      const Pieces own(*product.layer->weight_, rows);
+      if (piece < own.count) {
+        product.layer->forward_panels(executor, piece * own.panels, (piece + 1) * own.panels, rows,
+                                      product.y);
+        return;
+      }
+      piece -= own.count;
+    }
+  });
+}
+
+void Linear::forward_both(Executor& executor, const float* x, std::int64_t rows, Product first,
+                          Product second, const RowMaker& maker,
+                          const std::function<void(std::int64_t begin, std::int64_t end)>& then) {
+  set_inputs(executor, x, rows, {first, second}, maker);
+  const Pieces pieces(*first.layer->weight_, rows);
+  executor.pool().parallel_for(pieces.count, [&](std::int64_t piece) {
+    const std::int64_t begin = piece * pieces.panels, end = begin + pieces.panels;
+    first.layer->forward_panels(executor, begin, end, rows, first.y);
+    second.layer->forward_panels(executor, begin, end, rows, second.y);
+    then(begin * kernels::kPanel, std::min(end * kernels::kPanel, first.layer->out_features()));
+  });
 }
 
 // ---- Attention
@@ -110,38 +195,97 @@ void Attention::write_cache(const ForwardPass& pass, float* q, float* k, const f
   });
 }
 
-void Attention::forward(const ForwardPass& pass, const float* x, float* out) const {
+void Attention::attend(const ForwardPass& pass, const float* q, float* out) const {
+  Executor& executor = pass.executor;
+  const std::int64_t n_kv_head = config_.n_kv_head, group = config_.n_head / n_kv_head;
+  const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim)));
+  const auto query_of = [&](const RowTile& tile, std::int64_t kv_head) {
+    const std::int64_t offset = tile.first_row * q_.out_features() + kv_head * group * config_.head_dim;
+    return kernels::AttentionQuery{.q = q + offset,
+                                   .out = out + offset,
+                                   .row_stride = q_.out_features(),
+                                   .rows = tile.rows,
+                                   .n_group = group,
+                                   .head_dim = config_.head_dim,
+                                   .kv_head = kv_head,
+                                   .first_position = 0,
+                                   .position = last_key_seen(tile.position, 0),
+                                   .scale = scale};
+  };
+  const std::vector<RowTile> tiles = row_tiles(pass.rows, std::max<std::int64_t>(kQueriesAtOnce / group, 1));
+  const auto n_tiles = static_cast<std::int64_t>(tiles.size());
+  const auto view = [&](const RowTile& tile) { return pass.cache.view(layer_, tile.sequence); };
+
+  if (n_tiles * n_kv_head >= 4 * std::int64_t{executor.threads()}) {  // enough pieces without cutting spans
+    executor.pool().parallel_for(n_tiles * n_kv_head, [&](std::int64_t piece) {
+      const RowTile& tile = tiles[static_cast<std::size_t>(piece / n_kv_head)];
+      const kernels::AttentionQuery query = query_of(tile, piece % n_kv_head);
+      thread_local std::vector<float> sums, scratch;
+      make_room(sums, span_sums_size(query));
+      make_room(scratch, kernels::attention_scratch(query));
+      executor.kernels().attention(view(tile), query, query.span_begin(), query.span_end(), sums.data(),
+                                   scratch.data());
+      executor.kernels().combine_spans(query, sums.data());
+    });
+    return;
+  }
+
+  // Few rows, perhaps of long contexts: spans are shared out, too.
+  struct Piece {
+    std::int64_t tile, kv_head, span_begin, span_end;
+    std::size_t sums;
+  };
+  std::vector<Piece> pieces;
+  std::vector<std::size_t> sums_of_tile;  // of its first kv head
+  std::size_t sums_size = 0;
+  for (std::int64_t t = 0; t < n_tiles; ++t) {
+    sums_of_tile.push_back(sums_size);
+    for (std::int64_t kv_head = 0; kv_head < n_kv_head; ++kv_head) {
+      const kernels::AttentionQuery query = query_of(tiles[static_cast<std::size_t>(t)], kv_head);
+      const std::size_t span_size =
+          span_sums_size(query) / static_cast<std::size_t>(query.span_end() - query.span_begin());
+      for (std::int64_t span = query.span_begin(); span < query.span_end(); span += kSpansAtOnce) {
+        const std::int64_t end = std::min(span + kSpansAtOnce, query.span_end());
+        pieces.push_back({t, kv_head, span, end, sums_size});
+        sums_size += static_cast<std::size_t>(end - span) * span_size;
+      }
+    }
+  }
+  float* sums = executor.buffer(Executor::Buffer::kSpanSums, sums_size);
+  const auto combine = [&](std::int64_t t, std::int64_t kv_head) {
+    const kernels::AttentionQuery query = query_of(tiles[static_cast<std::size_t>(t)], kv_head);
+    executor.kernels().combine_spans(query, sums + sums_of_tile[static_cast<std::size_t>(t)] +
+                                                static_cast<std::size_t>(kv_head) * span_sums_size(query));
+  };
+  const bool one_piece_each = std::ssize(pieces) == n_tiles * n_kv_head;
+  executor.pool().parallel_for(std::ssize(pieces), [&](std::int64_t i) {
+    const Piece& piece = pieces[static_cast<std::size_t>(i)];
+    const RowTile& tile = tiles[static_cast<std::size_t>(piece.tile)];
+    const kernels::AttentionQuery query = query_of(tile, piece.kv_head);
+    thread_local std::vector<float> scratch;
+    make_room(scratch, kernels::attention_scratch(query));
+    executor.kernels().attention(view(tile), query, piece.span_begin, piece.span_end, sums + piece.sums,
+                                 scratch.data());
+    if (one_piece_each) combine(piece.tile, piece.kv_head);
+  });
+  if (one_piece_each) return;
+  executor.pool().parallel_for(n_tiles * n_kv_head,
+                               [&](std::int64_t i) { combine(i / n_kv_head, i % n_kv_head); });
+}
+
+void Attention::forward(const ForwardPass& pass, const float* x, float* out, const RowMaker& maker) const {
   Executor& executor = pass.executor;
   const auto rows = static_cast<std::int64_t>(pass.rows.size());
   float* q = executor.buffer(Executor::Buffer::kQuery, elements(rows, q_.out_features()));
   float* k = executor.buffer(Executor::Buffer::kKey, elements(rows, k_.out_features()));
   float* v = executor.buffer(Executor::Buffer::kValue, elements(rows, v_.out_features()));
   float* attended = executor.buffer(Executor::Buffer::kAttended, elements(rows, q_.out_features()));
-  Linear::forward_all(executor, x, rows, {{&q_, q}, {&k_, k}, {&v_, v}});
+  Linear::forward_all(executor, x, rows, {{&q_, q}, {&k_, k}, {&v_, v}}, maker);
   write_cache(pass, q, k, v);
   executor.computed(Operation::kQuery, layer_, rows, q, q_.out_features());
   executor.computed(Operation::kKey, layer_, rows, k, k_.out_features());
   executor.computed(Operation::kValue, layer_, rows, v, v_.out_features());
-
-  const std::int64_t group = config_.n_head / config_.n_kv_head;
-  const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim)));
-  executor.pool().parallel_for(rows * config_.n_kv_head, [&](std::int64_t piece) {
-    const std::int64_t r = piece / config_.n_kv_head, kv_head = piece % config_.n_kv_head;
-    const Row& row = pass.rows[static_cast<std::size_t>(r)];
-    const std::int64_t offset = r * q_.out_features() + kv_head * group * config_.head_dim;
-    const kernels::AttentionQuery query{.q = q + offset,
-                                        .out = attended + offset,
-                                        .n_group = group,
-                                        .head_dim = config_.head_dim,
-                                        .kv_head = kv_head,
-                                        .first_position = 0,
-                                        .last_position = last_key_seen(row.position, 0),
-                                        .scale = scale};
-    thread_local std::vector<float> scratch;
-    const std::size_t needed = kernels::attention_scratch(group, config_.head_dim, row.position + 1);
-    if (scratch.size() < needed) scratch.resize(needed);
-    executor.kernels().attention(pass.cache.view(layer_, row.sequence), query, scratch.data());
-  });
+  attend(pass, q, attended);
   executor.computed(Operation::kAttention, layer_, rows, attended, q_.out_features());
   o_.forward(executor, attended, rows, out);
   executor.computed(Operation::kAttentionOutput, layer_, rows, out, o_.out_features());
@@ -152,14 +296,18 @@ void Attention::forward(const ForwardPass& pass, const float* x, float* out) con
 Mlp::Mlp(std::int32_t layer, Linear gate, Linear up, Linear down)
     : layer_(layer), gate_(std::move(gate)), up_(std::move(up)), down_(std::move(down)) {}
 
-void Mlp::forward(Executor& executor, const float* x, std::int64_t rows, float* out) const {
+void Mlp::forward(Executor& executor, const float* x, std::int64_t rows, float* out,
+                  const RowMaker& maker) const {
   const std::int64_t d_ff = gate_.out_features();
   float* gate = executor.buffer(Executor::Buffer::kGate, elements(rows, d_ff));
   float* up = executor.buffer(Executor::Buffer::kUp, elements(rows, d_ff));
-  Linear::forward_all(executor, x, rows, {{&gate_, gate}, {&up_, up}});
-  executor.pool().parallel_for(rows, [&](std::int64_t row) {
-    executor.kernels().swiglu(gate + row * d_ff, up + row * d_ff, d_ff, gate + row * d_ff);
-  });
+  Linear::forward_both(executor, x, rows, {&gate_, gate}, {&up_, up}, maker,
+                       [&](std::int64_t begin, std::int64_t end) {
+                         for (std::int64_t row = 0; row < rows; ++row) {
+                           float* g = gate + row * d_ff + begin;
+                           executor.kernels().swiglu(g, up + row * d_ff + begin, end - begin, g);
+                         }
+                       });
   executor.computed(Operation::kFfnActivation, layer_, rows, gate, d_ff);
   down_.forward(executor, gate, rows, out);
   executor.computed(Operation::kFfnDown, layer_, rows, out, down_.out_features());
@@ -179,21 +327,31 @@ void Block::forward(const ForwardPass& pass, float* x, std::int64_t d_model) con
   float* normed = executor.buffer(Executor::Buffer::kNormed, elements(rows, d_model));
   float* projected = executor.buffer(Executor::Buffer::kProjected, elements(rows, d_model));
   const std::int32_t layer = attention_.layer();
-  const auto add_to_residual = [&] {
-    executor.pool().parallel_for(rows, [&](std::int64_t row) {
-      executor.kernels().add(x + row * d_model, projected + row * d_model, d_model);
-    });
+  const auto add_to_residual = [&](std::int64_t row) {
+    executor.kernels().add(x + row * d_model, projected + row * d_model, d_model);
   };
-  input_norm_.forward(executor, x, rows, normed);
-  executor.computed(Operation::kAttentionNorm, layer, rows, normed, d_model);
-  attention_.forward(pass, normed, projected);
-  add_to_residual();
-  executor.computed(Operation::kAttentionResidual, layer, rows, x, d_model);
-  post_attention_norm_.forward(executor, x, rows, normed);
-  executor.computed(Operation::kFfnNorm, layer, rows, normed, d_model);
-  mlp_.forward(executor, normed, rows, projected);
-  add_to_residual();
-  executor.computed(Operation::kFfnResidual, layer, rows, x, d_model);
+  const auto computed = [&](Operation operation, const float* values) {
+    executor.computed(operation, layer, rows, values, d_model);
+  };
+  attention_.forward(pass, normed, projected,
+                     {.make =
+                          [&](std::int64_t row) {
+                            input_norm_.forward_row(executor, x + row * d_model, normed + row * d_model);
+                          },
+                      .made = [&] { computed(Operation::kAttentionNorm, normed); }});
+  mlp_.forward(executor, normed, rows, projected,
+               {.make =
+                    [&](std::int64_t row) {
+                      add_to_residual(row);
+                      post_attention_norm_.forward_row(executor, x + row * d_model, normed + row * d_model);
+                    },
+                .made =
+                    [&] {
+                      computed(Operation::kAttentionResidual, x);
+                      computed(Operation::kFfnNorm, normed);
+                    }});
+  executor.pool().parallel_for(rows, add_to_residual);
+  computed(Operation::kFfnResidual, x);
 }
 
 }  // namespace kvasir

@@ -3,29 +3,28 @@
 #define KVASIR_MODEL_LINEAR_INPUTS_H_
 
 #include <cstdint>
+#include <span>
 
 #include "base/aligned_buffer.h"
 #include "kernels/kernels.h"
 #include "kvasir/executor.h"
+#include "kvasir/layers.h"
 
 namespace kvasir {
 
 struct Executor::LinearInputs {
-  // x: [rows][k]; must stay unchanged until the next set().
-  void set(const float* x, std::int64_t rows, std::int64_t k);
+  // Completes each row of x, [rows][k], with the maker (if it does anything) and converts it to what the
+  // kinds ask for, in one pass.
+  void set(Executor& executor, const float* x, std::int64_t rows, std::int64_t k,
+           std::span<const kernels::InputKind> kinds, const RowMaker& maker);
 
-  // The rows as weights of this kind take them; converted when first asked for.
-  kernels::InputRows get(kernels::InputKind kind, Executor& executor);
-
-  std::int64_t rows() const { return rows_; }
-  std::int64_t k() const { return k_; }
+  // The rows, in all the representations that were asked for.
+  const kernels::InputRows& rows() const { return rows_; }
 
  private:
-  const float* x_ = nullptr;
-  std::int64_t rows_ = 0;
-  std::int64_t k_ = 0;
-  bool quantized_ = false;
-  bool rounded_ = false;
+  void convert(const kernels::KernelSet& kernels, kernels::InputKind kind, std::int64_t row);
+
+  kernels::InputRows rows_;
   AlignedBuffer<std::int8_t> quants_;  // [rows][k]
   AlignedBuffer<float> scales_;        // [rows][k / 32]
   AlignedBuffer<std::int32_t> sums_;   // [rows][k / 16]

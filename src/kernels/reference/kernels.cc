@@ -256,19 +256,12 @@ void store_kv(const KvView& cache, std::int64_t position, const float* k, const 
   }
 }
 
-// The part of the softmax sum that the positions [begin, end) of one span give.
-struct SpanSum {
-  float max;               // of the scores
-  float sum;               // of exp(score - max)
-  std::vector<float> out;  // [head_dim], sum of exp(score - max) * value
-};
-
-SpanSum attend_span(const KvView& cache, const AttentionQuery& query, const float* q, std::int64_t begin,
-                    std::int64_t end) {
+// What one query has of the positions [begin, end) of one span; see sums_stride.
+void attend_span(const KvView& cache, const AttentionQuery& query, const float* q, std::int64_t begin,
+                 std::int64_t end, float* result) {
   const std::int64_t head_dim = query.head_dim;
   std::vector<float> weights(static_cast<std::size_t>(end - begin));
-  SpanSum result{-std::numeric_limits<float>::infinity(), 0.0F,
-                 std::vector<float>(static_cast<std::size_t>(head_dim))};
+  float max = -std::numeric_limits<float>::infinity();
   for (std::int64_t p = begin; p < end; ++p) {
     float dot = 0.0F;
     for (std::int64_t dim = 0; dim < head_dim; ++dim) {
@@ -277,49 +270,71 @@ SpanSum attend_span(const KvView& cache, const AttentionQuery& query, const floa
     }
     const float score = dot * query.scale;
     weights[static_cast<std::size_t>(p - begin)] = score;
-    result.max = std::max(result.max, score);
+    max = std::max(max, score);
   }
   float lanes[kCacheBlock] = {};
   for (std::int64_t p = begin; p < end; ++p) {
     float& weight = weights[static_cast<std::size_t>(p - begin)];
-    weight = exp_f32(weight - result.max);
+    weight = exp_f32(weight - max);
     lanes[p % kCacheBlock] += weight;
   }
-  result.sum = tree_sum(lanes, kCacheBlock);
   for (std::int64_t dim = 0; dim < head_dim; ++dim) {
     float out = 0.0F;
     for (std::int64_t p = begin; p < end; ++p) {
       const float value = load_kv(cache.type, cache.v, cache.v_index(p, query.kv_head, dim, head_dim));
       out = std::fma(weights[static_cast<std::size_t>(p - begin)], value, out);
     }
-    result.out[static_cast<std::size_t>(dim)] = out;
+    result[dim] = out;
   }
-  return result;
+  float* max_and_sum = result + sums_stride(head_dim) - 16;
+  max_and_sum[0] = max;
+  max_and_sum[1] = tree_sum(lanes, kCacheBlock);
 }
 
-void attention(const KvView& cache, const AttentionQuery& query, float* /*scratch*/) {
-  for (std::int64_t g = 0; g < query.n_group; ++g) {
-    const float* q = query.q + g * query.head_dim;
-    std::vector<SpanSum> spans;
+// Calls fn(row, g, the index of row and head) for every query.
+template <class Fn>
+void for_each_query(const AttentionQuery& query, Fn fn) {
+  for (std::int64_t row = 0; row < query.rows; ++row) {
+    for (std::int64_t g = 0; g < query.n_group; ++g) fn(row, g, row * query.n_group + g);
+  }
+}
+
+void attention(const KvView& cache, const AttentionQuery& query, std::int64_t span_begin,
+               std::int64_t span_end, float* sums, float* /*scratch*/) {
+  const std::int64_t stride = sums_stride(query.head_dim), queries = query.rows * query.n_group;
+  for (std::int64_t span = span_begin; span < span_end; ++span, sums += queries * stride) {
+    for_each_query(query, [&](std::int64_t row, std::int64_t g, std::int64_t index) {
+      const std::int64_t begin = std::max(span * kSpan, query.first_position);
+      const std::int64_t end = std::min((span + 1) * kSpan, query.position + row + 1);
+      if (begin >= end) return;
+      attend_span(cache, query, query.q + row * query.row_stride + g * query.head_dim, begin, end,
+                  sums + index * stride);
+    });
+  }
+}
+
+void combine_spans(const AttentionQuery& query, float* sums) {
+  const std::int64_t stride = sums_stride(query.head_dim), queries = query.rows * query.n_group;
+  for_each_query(query, [&](std::int64_t row, std::int64_t g, std::int64_t index) {
+    const std::int64_t spans = (query.position + row) / kSpan - query.span_begin() + 1;
+    const auto values = [&](std::int64_t s) { return sums + (s * queries + index) * stride; };
+    const auto max_and_sum = [&](std::int64_t s) { return values(s) + stride - 16; };
     float max = -std::numeric_limits<float>::infinity();
-    for (std::int64_t begin = query.first_position; begin <= query.last_position;) {
-      const std::int64_t end = std::min((begin / kSpan + 1) * kSpan, query.last_position + 1);
-      spans.push_back(attend_span(cache, query, q, begin, end));
-      max = std::max(max, spans.back().max);
-      begin = end;
-    }
+    for (std::int64_t s = 0; s < spans; ++s) max = std::max(max, max_and_sum(s)[0]);
     float sum = 0.0F;
-    for (SpanSum& span : spans) {
-      span.max = exp_f32(span.max - max);  // from here on the span's weight
-      sum = std::fma(span.max, span.sum, sum);
+    std::vector<float> weights;
+    for (std::int64_t s = 0; s < spans; ++s) {
+      weights.push_back(exp_f32(max_and_sum(s)[0] - max));
+      sum = std::fma(weights.back(), max_and_sum(s)[1], sum);
     }
     for (std::int64_t dim = 0; dim < query.head_dim; ++dim) {
       float out = 0.0F;
-      for (const SpanSum& span : spans)
-        out = std::fma(span.max, span.out[static_cast<std::size_t>(dim)], out);
-      query.out[g * query.head_dim + dim] = out / sum;
+      for (std::int64_t s = 0; s < spans; ++s) {
+        out = std::fma(weights[static_cast<std::size_t>(s)], values(s)[dim], out);
+      }
+      query.out[row * query.row_stride + g * query.head_dim + dim] = out / sum;
     }
-  }
+  });
 }
 
 }  // namespace
@@ -330,14 +345,14 @@ float load_kv(KvType type, const std::byte* base, std::size_t index) {
   return type == KvType::kF16 ? f16_to_f32(bits) : bf16_to_f32(bits);
 }
 
-std::size_t attention_scratch(std::int64_t n_group, std::int64_t head_dim, std::int64_t positions) {
-  const std::int64_t spans = positions / kSpan + 2;  // a window may begin and end inside of a span
-  return static_cast<std::size_t>(n_group * (kSpan + kCacheBlock + spans * (head_dim + 2 + 16)));
+std::size_t attention_scratch(const AttentionQuery& query) {
+  // Scores, then the keys or values of 64 positions.
+  return static_cast<std::size_t>(query.rows * query.n_group * kSpan + 64 * sums_stride(query.head_dim));
 }
 
 const KernelSet& reference_kernels() {
-  static constexpr KernelSet kSet = {"scalar", linear, quantize, round_bf16, rms_norm,
-                                     swiglu,   add,    rope,     store_kv,   attention};
+  static constexpr KernelSet kSet = {"scalar", linear, quantize, round_bf16, rms_norm,     swiglu,
+                                     add,      rope,   store_kv, attention,  combine_spans};
   return kSet;
 }
 

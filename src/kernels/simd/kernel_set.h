@@ -48,5 +48,6 @@ inline KernelSet make_kernel_set(const char* name) {
   set.add = add;
   set.rope = rope;
   set.attention = attention;
+  set.combine_spans = combine_spans;
   return set;
 }
