@@ -64,7 +64,7 @@ void put(std::byte* base, std::size_t index, T value) {
 // No product of such a weight may become subnormal: see round_bf16 in kernels.h.
 std::uint32_t without_tiny(std::uint16_t bf16) { return (bf16 & 0x7f80U) < (127U - 48U) << 7 ? 0U : bf16; }
 
-// ---- One lane of a block: 32 stored inputs of one output into `codes` and `high`, which point at the lane's
+// ---- One lane of a block: 32 stored inputs of one output into its codes, which begin at the lane's
 // four bytes of the block's first group.
 
 // Bits 0, 4, 8 .. 28 to bits 0 .. 7.
@@ -121,17 +121,17 @@ void pack_block(TensorType type, const std::byte* block, std::byte* segment, con
   put(segment + at.scales, b * kPanel + lane, read_u16(block));
   if (has_min) put(segment + at.mins, b * kPanel + lane, read_u16(block + 2));
   block += has_min ? 4 : 2;
+  std::byte* codes = segment + at.codes + b * at.block_bytes + kDotGroup * lane;
   if (type == TensorType::kQ8_0) {
-    std::byte* codes = segment + at.codes + b * kGroups * kGroupBytes + 4 * lane;
     for (std::size_t g = 0; g < kGroups; ++g)
       put(codes + g * kGroupBytes, 0, read_u32(block + 4 * g) ^ 0x80808080U);
     return;
   }
-  if (at.high != 0) {
-    put(segment + at.high + b * kGroupBytes, lane, pack_fifth_bits(read_u32(block)));
+  if (type == TensorType::kQ5_0 || type == TensorType::kQ5_1) {
+    put(codes + 4 * kGroupBytes, 0, pack_fifth_bits(read_u32(block)));
     block += 4;
   }
-  pack_nibbles(block, segment + at.codes + b * 4 * kGroupBytes + 4 * lane);
+  pack_nibbles(block, codes);
 }
 
 // One stored super-block of 256 inputs: a whole segment.
@@ -146,20 +146,17 @@ void pack_super_block(TensorType type, const std::byte* block, std::byte* segmen
     put(segment + at.sub_scales, s * kPanel + lane, unpacked.sub_scales[q6 ? s : 2 * s]);
   }
   for (std::size_t b = 0; b < 8; ++b) {
-    std::byte* codes = segment + at.codes + b * 4 * kGroupBytes + 4 * lane;
+    std::byte* codes = segment + at.codes + b * at.block_bytes + kDotGroup * lane;
     if (q6) {
       const std::size_t half = b / 4, quarter = b % 4;
       pack_k_nibbles(block + 64 * half + 32 * (quarter % 2), quarter >= 2, codes);
-      pack_top_bits(block + 128 + 32 * half, static_cast<int>(2 * quarter),
-                    segment + at.high + b * 2 * kGroupBytes + 4 * lane);
+      pack_top_bits(block + 128 + 32 * half, static_cast<int>(2 * quarter), codes + 4 * kGroupBytes);
       continue;
     }
     put(segment + at.sub_mins, b * kPanel + lane, unpacked.sub_mins[b]);
     const bool q5 = type == TensorType::kQ5_K;
     pack_k_nibbles(block + (q5 ? 48 : 16) + 32 * (b / 2), b % 2 == 1, codes);
-    if (q5) {
-      put(segment + at.high + b * kGroupBytes, lane, pack_k_fifth_bits(block + 16, static_cast<int>(b)));
-    }
+    if (q5) put(codes + 4 * kGroupBytes, 0, pack_k_fifth_bits(block + 16, static_cast<int>(b)));
   }
 }
 
@@ -225,9 +222,8 @@ SegmentLayout segment_layout(TensorType type, std::int64_t inputs) {
     layout.scales = part(blocks * kPanel * sizeof(std::uint16_t));
     if (format.mins) layout.mins = part(blocks * kPanel * sizeof(std::uint16_t));
   }
-  layout.codes = part(blocks * kGroupBytes * (format.bits == 8 ? 8 : 4));
-  if (format.bits == 5) layout.high = part(blocks * kGroupBytes);
-  if (format.bits == 6) layout.high = part(blocks * kGroupBytes * 2);
+  layout.block_bytes = static_cast<std::size_t>(format.bits) * kGroupBytes;
+  layout.codes = part(blocks * layout.block_bytes);
   return layout;
 }
 
@@ -295,16 +291,16 @@ void unpack_packed_block(const PackedMatrix& matrix, std::int64_t output, std::i
   }
   for (std::size_t i = 0; i < static_cast<std::size_t>(block_values); i += kDotGroup) {
     const std::size_t b32 = first_block + i / kQuantBlock, g = i % kQuantBlock / kDotGroup;
-    const auto four = [&](std::size_t part, std::size_t group) {
-      return read_u32(segment + part + group * kGroupBytes + lane * kDotGroup);
+    const auto four = [&](std::size_t group) {
+      return read_u32(segment + at.codes + b32 * at.block_bytes + group * kGroupBytes + lane * kDotGroup);
     };
     std::uint32_t codes;
     if (format.bits == 8) {
-      codes = four(at.codes, b32 * 8 + g);
+      codes = four(g);
     } else {
-      codes = four(at.codes, b32 * 4 + g % 4) >> (g / 4 * 4) & 0x0f0f0f0f;
-      if (format.bits == 5) codes |= (four(at.high, b32) >> g & 0x01010101) << 4;
-      if (format.bits == 6) codes |= (four(at.high, b32 * 2 + g / 4) >> (g % 4 * 2) & 0x03030303) << 4;
+      codes = four(g % 4) >> (g / 4 * 4) & 0x0f0f0f0f;
+      if (format.bits == 5) codes |= (four(4) >> g & 0x01010101) << 4;
+      if (format.bits == 6) codes |= (four(4 + g / 4) >> (g % 4 * 2) & 0x03030303) << 4;
     }
     for (std::size_t j = 0; j < kDotGroup; ++j) {
       block.quants[i + j] =

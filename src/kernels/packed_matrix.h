@@ -34,16 +34,17 @@ InputKind input_kind(TensorType type);
 //
 // Block-quantized weights: the codes are unsigned, the quant plus a zero point (see zero_point). A group is
 // 64 bytes: 16 outputs x 4 inputs.
-//   8 bits:           codes [blocks][8 groups][64]
-//   4, 5 and 6 bits:  codes [blocks][4][64], the low nibble for group g, the high one for group g + 4
-//   5 bits:           high [blocks][64], bit g is the fifth bit of group g
-//   6 bits:           high [blocks][2][64], bits 2 g and 2 g + 1 are the top bits of group g (second: g + 4)
+//   8 bits: 8 groups a block
+//   4 bits: [4][64], the low nibble for group g, the high one for group g + 4
+//   5 bits: as 4 bits, then [64], where bit g is the fifth bit of group g
+//   6 bits: as 4 bits, then [2][64], where bits 2 g and 2 g + 1 are the top bits of group g (second: g + 4)
 // Scales: binary16 [blocks][16] and, with mins, the same again; for K-quants d [16] and dmin [16] in
 // binary16, then sub_scales [8 or 16][16] in 8 bits (Q6_K: signed), and sub_mins [8][16].
 struct SegmentLayout {
   std::size_t scales = 0, mins = 0;
   std::size_t sub_scales = 0, sub_mins = 0;
-  std::size_t codes = 0, high = 0;
+  std::size_t codes = 0;  // [blocks][block_bytes]
+  std::size_t block_bytes = 0;
   std::size_t bytes = 0;
 };
 SegmentLayout segment_layout(TensorType type, std::int64_t inputs);

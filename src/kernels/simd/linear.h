@@ -197,14 +197,14 @@ struct PackedSegment {
 
   template <int g>
   Bytes64 codes(std::int64_t block) const {
-    if constexpr (Format::kBits == 8) return Bytes64::load(bytes + at->codes + (block * kGroups + g) * 64);
-    const Bytes64 both = Bytes64::load(bytes + at->codes + (block * 4 + g % 4) * 64);
+    const std::byte* vectors = bytes + at->codes + block * Format::kBits * 64;
+    if constexpr (Format::kBits == 8) return Bytes64::load(vectors + g * 64);
+    const Bytes64 both = Bytes64::load(vectors + g % 4 * 64);
     const Bytes64 low = (g < 4 ? both : both.template shift_right<4>()) & Bytes64::all(0x0f);
     if constexpr (Format::kBits == 5) {
-      const Bytes64 high = Bytes64::load(bytes + at->high + block * 64);
-      return low | (shift_bits<4 - g>(high) & Bytes64::all(0x10));
+      return low | (shift_bits<4 - g>(Bytes64::load(vectors + 4 * 64)) & Bytes64::all(0x10));
     } else if constexpr (Format::kBits == 6) {
-      const Bytes64 high = Bytes64::load(bytes + at->high + (block * 2 + g / 4) * 64);
+      const Bytes64 high = Bytes64::load(vectors + (4 + g / 4) * 64);
       return low | (shift_bits<4 - g % 4 * 2>(high) & Bytes64::all(0x30));
     } else {
       return low;
