@@ -31,7 +31,7 @@ PUBLIC = {
     "tokenizer": "text", "chat": "text", "stop_matcher": "text",
     "sampling": "sampling",
     "sequence_runner": "engine", "generate": "engine", "language_model": "engine", "lab": "engine",
-    "perplexity": "engine",
+    "perplexity": "engine", "bench": "engine",
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
 

@@ -31,6 +31,7 @@ void add_tokenize(CLI::App& program, Action& chosen);
 void add_logits(CLI::App& program, Action& chosen);
 void add_perplexity(CLI::App& program, Action& chosen);
 void add_inspect(CLI::App& program, Action& chosen);
+void add_bench(CLI::App& program, Action& chosen);
 
 inline constexpr int kDone = 0;
 inline constexpr int kFailed = 1;
@@ -44,13 +45,19 @@ inline constexpr int kInterrupted = 130;  // 128 + SIGINT, as shells report it
 template <class Number>
 void add_number(CLI::App& command, const std::string& name, Number& value, const std::string& what);
 
+// An option that takes numbers separated by commas. For int, int64.
+template <class Number>
+void add_numbers(CLI::App& command, const std::string& name, std::vector<Number>& values,
+                 const std::string& what);
+
 struct ModelOptions {
   std::string path;  // "" is the default model
   int threads = 0;
   Activations activations = Activations::kDefault;
   std::optional<KvType> chosen_kv_type;
 
-  void add_path(CLI::App& command);  // -m alone, for commands that run no model
+  void add_path(CLI::App& command);   // -m alone, for commands that run no model
+  void add_types(CLI::App& command);  // all but -m and -t
   void add(CLI::App& command);
   // The file that -m, else KVASIR_MODEL, else the place where script/bootstrap puts the default model names.
   std::string resolved_path() const;

@@ -36,6 +36,7 @@ int run(int argc, char** argv) {
   add_logits(program, action);
   add_perplexity(program, action);
   add_inspect(program, action);
+  add_bench(program, action);
   try {
     program.parse(argc, argv);
   } catch (const CLI::Success& success) {  // --help, --version

@@ -87,10 +87,30 @@ void add_number(CLI::App& command, const std::string& name, Number& value, const
   if constexpr (std::is_arithmetic_v<Number>) option->default_str(fmt::format("{}", value));
 }
 
+template <class Number>
+void add_numbers(CLI::App& command, const std::string& name, std::vector<Number>& values,
+                 const std::string& what) {
+  const std::string long_name = name.substr(name.find("--"));
+  const auto set = [&values, long_name](const std::string& text) {
+    values.clear();
+    for (std::size_t begin = 0; begin <= text.size();) {
+      const std::size_t end = std::min(text.find(',', begin), text.size());
+      values.push_back(parse_number<Number>(std::string_view(text).substr(begin, end - begin), long_name));
+      begin = end + 1;
+    }
+  };
+  command.add_option_function<std::string>(name, set, what)
+      ->type_name("NUMBER,...")
+      ->take_last()
+      ->default_str(fmt::format("{}", fmt::join(values, ",")));
+}
+
 template void add_number(CLI::App&, const std::string&, int&, const std::string&);
 template void add_number(CLI::App&, const std::string&, std::int64_t&, const std::string&);
 template void add_number(CLI::App&, const std::string&, double&, const std::string&);
 template void add_number(CLI::App&, const std::string&, std::optional<std::int64_t>&, const std::string&);
+template void add_numbers(CLI::App&, const std::string&, std::vector<int>&, const std::string&);
+template void add_numbers(CLI::App&, const std::string&, std::vector<std::int64_t>&, const std::string&);
 
 void ModelOptions::add_path(CLI::App& command) {
   command.add_option("-m,--model", path,
@@ -100,6 +120,10 @@ void ModelOptions::add_path(CLI::App& command) {
 void ModelOptions::add(CLI::App& command) {
   add_path(command);
   add_number(command, "-t,--threads", threads, "Threads; 0 is as many as this process may use");
+  add_types(command);
+}
+
+void ModelOptions::add_types(CLI::App& command) {
   add_choice<Activations>(
       command, "--activations", activations, {{"default", Activations::kDefault}, {"f32", Activations::kF32}},
       "Inputs of linear layers: default (8-bit blocks where the weights are quantized) or f32 (slower; to "

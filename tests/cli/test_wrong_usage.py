@@ -65,7 +65,7 @@ def test_line_breaks_of_an_argument_do_not_break_the_line():
     assert "two lines" in error(2, "two\nlines")
 
 
-@pytest.mark.parametrize("command", ["generate", "chat", "tokenize", "detokenize", "logits", "perplexity", "inspect"])
+@pytest.mark.parametrize("command", ["generate", "chat", "tokenize", "detokenize", "logits", "perplexity", "inspect", "bench"])
 def test_help_tells_the_options(command):
     assert command in output("--help").decode()
     assert "--model" in output(command, "--help").decode()

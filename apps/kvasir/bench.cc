@@ -1,0 +1,170 @@
+// kvasir bench: how fast the model runs here, beside what the machine can do.
+#include "kvasir/bench.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <memory>
+
+#include "base/json_writer.h"
+#include "command.h"
+#include "kvasir/error.h"
+
+namespace kvasir::cli {
+namespace {
+
+struct Options {
+  ModelOptions model;
+  BenchOptions bench;
+  bool json = false;
+  bool csv = false;
+};
+
+const char* kind_name(const BenchRow& row) {
+  return row.kind == BenchRow::Kind::kPrefill ? "prefill" : "decode";
+}
+
+// ---- JSON
+
+void write_spread(JsonWriter& json, const char* name, const Spread& spread) {
+  json.key(name).begin_object();
+  json.field("median", spread.median).field("min", spread.least).field("max", spread.most).end_object();
+}
+
+void write_row(JsonWriter& json, const BenchRow& row) {
+  json.begin_object().field("test", kind_name(row)).field("tokens", row.tokens).field("depth", row.depth);
+  json.field("batch", row.batch).field("threads", row.threads);
+  json.key("seconds").begin_array();
+  for (const double seconds : row.seconds) json.value(seconds);
+  json.end_array();
+  write_spread(json, "tokens_per_second", row.tokens_per_second());
+  json.field("bytes_read", row.bytes_read).field("bytes_per_second", row.bytes_per_second());
+  write_spread(json, "peak_bytes_per_second", row.read_peak);
+  json.field("read_share", row.read_share());
+  json.field("operations", row.operations).field("operations_per_second", row.operations_per_second());
+  write_spread(json, "peak_operations_per_second", row.operations_peak);
+  json.field("operations_share", row.operations_share()).end_object();
+}
+
+std::string to_json(const BenchReport& report) {
+  JsonWriter json;
+  json.begin_object().field("model", report.model).field("kernels", report.kernels);
+  json.field("products", report.products).field("weight_bytes", report.weight_bytes);
+  json.field("load_seconds", report.load_seconds).field("first_token_seconds", report.first_token_seconds);
+  json.key("rows").begin_array();
+  for (const BenchRow& row : report.rows) write_row(json, row);
+  return json.end_array().end_object().text() + "\n";
+}
+
+// ---- CSV
+
+std::string csv_text(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (const char c : text) quoted += c == '"' ? "\"\"" : std::string(1, c);
+  return quoted + "\"";
+}
+
+std::string to_csv(const BenchReport& report) {
+  std::string out =
+      "model,kernels,products,weight_bytes,load_seconds,first_token_seconds,test,tokens,depth,batch,threads,"
+      "tokens_per_second,tokens_per_second_min,tokens_per_second_max,bytes_per_second,peak_bytes_per_second,"
+      "read_share,operations_per_second,peak_operations_per_second,operations_share\n";
+  for (const BenchRow& row : report.rows) {
+    const Spread rate = row.tokens_per_second();
+    out += fmt::format("{},{},{},{},{},{},", csv_text(report.model), report.kernels, report.products,
+                       report.weight_bytes, report.load_seconds, report.first_token_seconds);
+    out += fmt::format("{},{},{},{},{},{},{},{},", kind_name(row), row.tokens, row.depth, row.batch,
+                       row.threads, rate.median, rate.least, rate.most);
+    out += fmt::format("{},{},{},{},{},{}\n", row.bytes_per_second(), row.read_peak.median, row.read_share(),
+                       row.operations_per_second(), row.operations_peak.median, row.operations_share());
+  }
+  return out;
+}
+
+// ---- Markdown
+
+// Three significant digits, but whole numbers whole.
+std::string short_number(double value) {
+  return value < 99.95 ? fmt::format("{:.3g}", value) : fmt::format("{:.0f}", value);
+}
+
+std::string to_markdown(const BenchReport& report) {
+  using Line = std::array<std::string, 10>;
+  std::vector<Line> lines = {{"test", "depth", "batch", "threads", "tokens/s", "min to max", "GB/s read",
+                              "of peak", "GOP/s", "of peak"}};
+  for (const BenchRow& row : report.rows) {
+    const Spread rate = row.tokens_per_second();
+    lines.push_back({fmt::format("{} {}", kind_name(row), row.tokens), fmt::format("{}", row.depth),
+                     fmt::format("{}", row.batch), fmt::format("{}", row.threads), short_number(rate.median),
+                     short_number(rate.least) + " to " + short_number(rate.most),
+                     fmt::format("{:.1f}", row.bytes_per_second() / 1e9),
+                     fmt::format("{:.0f} %", 100 * row.read_share()),
+                     fmt::format("{:.1f}", row.operations_per_second() / 1e9),
+                     fmt::format("{:.0f} %", 100 * row.operations_share())});
+  }
+  std::array<std::size_t, std::tuple_size_v<Line>> widths{};
+  for (const Line& line : lines) {
+    for (std::size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
+  }
+  std::string out = fmt::format(
+      "{}: {:.1f} MB of weights, {} kernels, {} products; loaded in {:.3f} s, first token after {:.3f} s\n\n",
+      report.model, static_cast<double>(report.weight_bytes) / 1e6, report.kernels, report.products,
+      report.load_seconds, report.first_token_seconds);
+  for (std::size_t l = 0; l < lines.size(); ++l) {
+    for (std::size_t i = 0; i < widths.size(); ++i) {
+      out += i == 0 ? fmt::format("| {:<{}} |", lines[l][i], widths[i])
+                    : fmt::format(" {:>{}} |", lines[l][i], widths[i]);
+    }
+    out += "\n";
+    for (std::size_t i = 0; l == 0 && i < widths.size(); ++i) {
+      out +=
+          i == 0 ? fmt::format("|{:-<{}}|", "", widths[i] + 2) : fmt::format("{:-<{}}:|", "", widths[i] + 1);
+    }
+    if (l == 0) out += "\n";
+  }
+  return out;
+}
+
+int run(const Options& options) {
+  if (options.json && options.csv) {
+    throw Error(ErrorKind::kInvalidArgument, "give --json or --csv, not both");
+  }
+  const bool show_progress = isatty(STDERR_FILENO) == 1;
+  BenchOptions bench_options = options.bench;
+  bench_options.activations = options.model.activations;
+  bench_options.kv_type = options.model.kv_type();
+  const BenchReport report =
+      bench(options.model.resolved_path(), bench_options, [&](std::size_t done, std::size_t all) {
+        if (show_progress) fmt::print(stderr, "\rmeasured {} of {} ", done, all);
+      });
+  if (show_progress) fmt::print(stderr, "\r{:40}\r", "");
+  print(options.json ? to_json(report) : options.csv ? to_csv(report) : to_markdown(report));
+  return kDone;
+}
+
+}  // namespace
+
+void add_bench(CLI::App& program, Action& chosen) {
+  CLI::App& command =
+      *program.add_subcommand("bench", "Speed of prefill and decoding, beside what the machine can do");
+  const auto options = std::make_shared<Options>();
+  BenchOptions& bench = options->bench;
+  options->model.add_path(command);
+  add_numbers(command, "-p,--prefill", bench.prefill, "Tokens of a prompt; 0 measures no prefill");
+  add_numbers(command, "-n,--decode", bench.decode, "Tokens to decode; 0 measures no decoding");
+  add_numbers(command, "-d,--depth", bench.depths, "Positions in the cache before that");
+  add_numbers(command, "-b,--batch", bench.batches, "Sequences that decode together");
+  add_numbers(command, "-t,--threads", bench.threads, "Threads; 0 is as many as this process may use");
+  add_number(command, "-r,--repetitions", bench.repetitions, "Repetitions of each measurement");
+  add_number(command, "--prefill-chunk", bench.prefill_chunk, "Prompt tokens per forward pass");
+  options->model.add_types(command);
+  command.add_flag("--json", options->json, "One JSON document");
+  command.add_flag("--csv", options->csv, "Comma-separated values, one line a measurement");
+  command.callback([options, &chosen] { chosen = [options] { return run(*options); }; });
+}
+
+}  // namespace kvasir::cli

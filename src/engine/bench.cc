@@ -1,0 +1,316 @@
+#include "kvasir/bench.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <limits>
+#include <optional>
+#include <random>
+
+#include "base/tensor_type.h"
+#include "formats/gguf.h"
+#include "kernels/kernels.h"
+#include "kernels/peaks.h"
+#include "kvasir/error.h"
+#include "kvasir/executor.h"
+#include "kvasir/kv_cache.h"
+#include "kvasir/language_model.h"
+#include "kvasir/sequence_runner.h"
+#include "model/hyperparameters.h"
+
+namespace kvasir {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// ---- Options
+
+void check_list(const char* name, std::span<const std::int64_t> values, std::int64_t least) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  if (values.empty()) throw Error(ErrorKind::kInvalidArgument, fmt::format("{}: the list is empty", name));
+  for (const std::int64_t value : values) {
+    if (value < least || value > kMost) {
+      throw Error(ErrorKind::kInvalidArgument,
+                  fmt::format("{} is {}, must be {} to {}", name, value, least, kMost));
+    }
+  }
+}
+
+void check_options(const BenchOptions& options) {
+  check_list("prefill", options.prefill, 0);
+  check_list("decode", options.decode, 0);
+  check_list("depth", options.depths, 0);
+  check_list("batch", options.batches, 1);
+  check_list("repetitions", std::array{options.repetitions}, 1);
+  check_list("prefill_chunk", std::array{options.prefill_chunk}, 1);
+  if (options.threads.empty()) throw Error(ErrorKind::kInvalidArgument, "threads: the list is empty");
+}
+
+void check_fits(const BenchOptions& options, const Config& config) {
+  const std::int64_t depth = std::ranges::max(options.depths);
+  for (const auto* tokens : {&options.prefill, &options.decode}) {
+    const std::int64_t most = std::ranges::max(*tokens);
+    if (depth + most > config.max_seq) {
+      throw Error(ErrorKind::kInvalidArgument,
+                  fmt::format("depth {} and {} tokens are more than the model's context of {} positions",
+                              depth, most, config.max_seq));
+    }
+  }
+}
+
+// ---- What a measurement has to read and to compute
+
+// Of most weights of the blocks' linear layers.
+kernels::InputKind input_kind_of(const GgufFile& file, Activations activations) {
+  if (activations == Activations::kF32) return kernels::InputKind::kFloat;
+  std::array<std::uint64_t, 3> values{};
+  for (const GgufTensor& tensor : file.tensors()) {
+    if (tensor.shape.size() != 2 || !tensor.name.starts_with("blk.")) continue;
+    values[static_cast<std::size_t>(kernels::input_kind(tensor.type))] += tensor.shape[0] * tensor.shape[1];
+  }
+  return static_cast<kernels::InputKind>(std::ranges::max_element(values) - values.begin());
+}
+
+std::string_view name_of(kernels::InputKind inputs) {
+  switch (inputs) {
+    case kernels::InputKind::kFloat:
+      return "float";
+    case kernels::InputKind::kBF16:
+      return "bf16";
+    case kernels::InputKind::kInt8:
+      return "int8";
+  }
+  return "";
+}
+
+// Multiply-adds of all linear layers but the last for one token, and of the last for one row of logits.
+double layer_products(const Config& config) {
+  const double heads = config.n_head, kv_heads = config.n_kv_head, head_dim = config.head_dim;
+  const double attention = config.d_model * head_dim * (2 * heads + 2 * kv_heads);
+  return config.n_layer * (attention + 3.0 * config.d_model * config.d_ff);
+}
+double head_products(const Config& config) { return 1.0 * config.vocab_size * config.d_model; }
+
+// Multiply-adds of attention for one token that sees so many positions: a score and a weighted value each.
+double attention_products(const Config& config, double seen) {
+  return 2.0 * config.n_layer * config.n_head * config.head_dim * seen;
+}
+
+double kv_bytes(const Config& config, KvType type, std::int64_t positions) {
+  return 2.0 * config.n_layer * config.n_kv_head * config.head_dim *
+         static_cast<double>(kernels::kv_type_bytes(type)) * static_cast<double>(positions);
+}
+
+std::vector<TokenId> random_tokens(std::int64_t count, std::int32_t vocab_size) {
+  std::minstd_rand random(1);
+  std::vector<TokenId> tokens(static_cast<std::size_t>(count));
+  for (TokenId& token : tokens) {
+    token = static_cast<TokenId>(random() % static_cast<std::uint32_t>(vocab_size));
+  }
+  return tokens;
+}
+
+// ---- Measuring
+
+struct Measurement {
+  BenchRow::Kind kind;
+  std::int64_t tokens, depth, batch;
+  Executor* executor;
+};
+
+// One model with the caches that its measurements use: filled once for each depth and batch.
+class Bench {
+ public:
+  Bench(const Model& model, const BenchOptions& options, kernels::InputKind inputs, Executor& filler)
+      : model_(model), options_(options), inputs_(inputs), filler_(filler) {
+    const std::int64_t most =
+        std::max({std::ranges::max(options.prefill), std::ranges::max(options.decode), std::int64_t{1}});
+    capacity_ = std::min<std::int64_t>(std::ranges::max(options.depths) + most, model.config().max_seq);
+    tokens_ = random_tokens(capacity_, model.config().vocab_size);
+  }
+
+  BenchRow measure(const Measurement& what) {
+    fill(what.batch, what.depth);
+    warm_up(what);
+    BenchRow row{what.kind, what.tokens, what.depth, what.batch, what.executor->threads(), {}, 0, 0, {}, {}};
+    std::vector<double> read, operations;
+    const auto measure_peaks = [&] {
+      read.push_back(meter_.read_bandwidth(what.executor->pool()));
+      operations.push_back(meter_.operations(what.executor->kernels(), inputs_, what.executor->pool()));
+    };
+    for (std::int64_t i = 0; i < options_.repetitions; ++i) {
+      measure_peaks();
+      row.bytes_read = row.operations = 0;
+      const auto start = std::chrono::steady_clock::now();
+      run(what, what.tokens, &row);
+      row.seconds.push_back(seconds_since(start));
+    }
+    measure_peaks();
+    row.read_peak = spread_of(read);
+    row.operations_peak = spread_of(operations);
+    return row;
+  }
+
+ private:
+  // A cache whose `batch` sequences hold `depth` positions.
+  void fill(std::int64_t batch, std::int64_t depth) {
+    if (!cache_.has_value() || cache_->batch() != batch) {
+      Config config = model_.config();
+      config.max_seq = static_cast<std::int32_t>(capacity_);
+      cache_.reset();  // before the next one takes memory
+      cache_.emplace(config, static_cast<std::int32_t>(batch), options_.kv_type);
+    }
+    for (std::int32_t sequence = 0; sequence < cache_->batch(); ++sequence) {
+      prefill(sequence, cache_->length(sequence), depth, filler_, nullptr);
+      cache_->set_length(sequence, depth);
+    }
+  }
+
+  void warm_up(const Measurement& what) {
+    run(what, what.kind == BenchRow::Kind::kPrefill ? what.tokens : 1, nullptr);
+  }
+
+  void run(const Measurement& what, std::int64_t tokens, BenchRow* row) {
+    if (what.kind == BenchRow::Kind::kPrefill) {
+      prefill(0, what.depth, what.depth + tokens, *what.executor, row);
+    } else {
+      decode(what.depth, what.depth + tokens, *what.executor, row);
+    }
+  }
+
+  // Positions [begin, end) of one sequence, chunk by chunk.
+  void prefill(std::int32_t sequence, std::int64_t begin, std::int64_t end, Executor& executor,
+               BenchRow* row) {
+    for (std::int64_t from = begin; from < end; from += options_.prefill_chunk) {
+      const std::int64_t to = std::min(from + options_.prefill_chunk, end);
+      forward(std::array{Run{sequence, tokens_of(from, to), from, to == end ? 1 : 0}}, executor, row);
+    }
+  }
+
+  // Positions [begin, end) of all sequences together, one after another.
+  void decode(std::int64_t begin, std::int64_t end, Executor& executor, BenchRow* row) {
+    std::vector<Run> runs(static_cast<std::size_t>(cache_->batch()));
+    for (std::int64_t position = begin; position < end; ++position) {
+      for (std::size_t sequence = 0; sequence < runs.size(); ++sequence) {
+        runs[sequence] = {static_cast<std::int32_t>(sequence), tokens_of(position, position + 1), position,
+                          1};
+      }
+      forward(runs, executor, row);
+    }
+  }
+
+  void forward(std::span<const Run> runs, Executor& executor, BenchRow* row) {
+    model_.forward(runs, *cache_, executor, logits_);
+    if (row == nullptr) return;
+    row->bytes_read += static_cast<double>(model_.weight_bytes());
+    const Config& config = model_.config();
+    double products = 0;
+    for (const Run& run : runs) {
+      const auto count = static_cast<std::int64_t>(run.tokens.size());
+      const std::int64_t end = run.first_position + count;
+      row->bytes_read += kv_bytes(config, options_.kv_type, end);
+      const double mean_seen = static_cast<double>(run.first_position + end + 1) / 2;
+      products +=
+          static_cast<double>(count) * (layer_products(config) + attention_products(config, mean_seen)) +
+          static_cast<double>(run.n_logits) * head_products(config);
+    }
+    row->operations += 2 * products;
+  }
+
+  std::span<const TokenId> tokens_of(std::int64_t begin, std::int64_t end) const {
+    return std::span(tokens_).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
+  }
+
+  const Model& model_;
+  const BenchOptions& options_;
+  kernels::InputKind inputs_;
+  Executor& filler_;
+  std::int64_t capacity_;
+  std::vector<TokenId> tokens_;  // one a position, of every sequence
+  std::optional<KvCache> cache_;
+  std::vector<float> logits_;
+  kernels::PeakMeter meter_;
+};
+
+// Those of one cache one after another, those that differ in threads alone side by side.
+std::vector<Measurement> plan(const BenchOptions& options, std::span<Executor> executors) {
+  std::vector<Measurement> all;
+  const auto add = [&](BenchRow::Kind kind, const std::vector<std::int64_t>& lengths, std::int64_t depth,
+                       std::int64_t batch) {
+    for (const std::int64_t tokens : lengths) {
+      for (Executor& executor : executors) {
+        if (tokens > 0) all.push_back({kind, tokens, depth, batch, &executor});
+      }
+    }
+  };
+  for (const std::int64_t depth : options.depths) {
+    add(BenchRow::Kind::kPrefill, options.prefill, depth, 1);
+  }
+  for (const std::int64_t batch : options.batches) {
+    for (const std::int64_t depth : options.depths)
+      add(BenchRow::Kind::kDecode, options.decode, depth, batch);
+  }
+  if (all.empty()) throw Error(ErrorKind::kInvalidArgument, "prefill and decode are 0: nothing to measure");
+  return all;
+}
+
+}  // namespace
+
+Spread spread_of(std::span<const double> values) {
+  if (values.empty()) throw Error(ErrorKind::kInvalidArgument, "spread_of: no values");
+  std::vector<double> sorted(values.begin(), values.end());
+  std::ranges::sort(sorted);
+  const std::size_t middle = sorted.size() / 2;
+  const double median = sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+  return {median, sorted.front(), sorted.back()};
+}
+
+Spread BenchRow::tokens_per_second() const {
+  std::vector<double> rates;
+  for (const double time : seconds) rates.push_back(static_cast<double>(tokens * batch) / time);
+  return spread_of(rates);
+}
+double BenchRow::bytes_per_second() const { return bytes_read / spread_of(seconds).median; }
+double BenchRow::operations_per_second() const { return operations / spread_of(seconds).median; }
+double BenchRow::read_share() const { return bytes_per_second() / read_peak.median; }
+double BenchRow::operations_share() const { return operations_per_second() / operations_peak.median; }
+
+BenchReport bench(const std::string& path, const BenchOptions& options, const BenchProgress& progress) {
+  check_options(options);
+  std::vector<Executor> executors;
+  for (const int threads : options.threads) executors.emplace_back(threads);
+  const std::vector<Measurement> measurements = plan(options, executors);
+  Executor& largest = *std::ranges::max_element(executors, {}, &Executor::threads);
+  kernels::InputKind inputs{};
+  {
+    const GgufFile file = GgufFile::open(path);
+    check_fits(options, config_from_gguf(file));
+    inputs = input_kind_of(file, options.activations);
+  }
+
+  const auto start = std::chrono::steady_clock::now();
+  const LanguageModel model = LanguageModel::load(path, options.activations, largest);
+  const double load_seconds = seconds_since(start);
+  SequenceRunner(model.model(), largest, 1, 1, options.kv_type, {}).append(std::array{TokenId{0}});
+  const double first_token_seconds = seconds_since(start);
+
+  BenchReport report{path,
+                     largest.kernels().name,
+                     name_of(inputs),
+                     model.model().weight_bytes(),
+                     load_seconds,
+                     first_token_seconds,
+                     {}};
+  Bench run(model.model(), options, inputs, largest);
+  for (const Measurement& measurement : measurements) {
+    if (progress) progress(report.rows.size(), measurements.size());
+    report.rows.push_back(run.measure(measurement));
+  }
+  return report;
+}
+
+}  // namespace kvasir

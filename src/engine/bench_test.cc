@@ -1,0 +1,42 @@
+#include "kvasir/bench.h"
+
+#include <gtest/gtest.h>
+
+#include "kvasir/error.h"
+
+namespace kvasir {
+namespace {
+
+TEST(Spread, MedianOfAnOddNumberIsTheMiddleOne) {
+  const Spread spread = spread_of(std::vector<double>{5, 1, 9, 2, 3});
+  EXPECT_EQ(spread.median, 3);
+  EXPECT_EQ(spread.least, 1);
+  EXPECT_EQ(spread.most, 9);
+}
+
+TEST(Spread, MedianOfAnEvenNumberIsTheMeanOfTheMiddleTwo) {
+  EXPECT_EQ(spread_of(std::vector<double>{8, 1, 2, 5}).median, 3.5);
+}
+
+TEST(Spread, OfOneValueIsThatValue) {
+  const Spread spread = spread_of(std::vector<double>{4});
+  EXPECT_EQ(spread.median, 4);
+  EXPECT_EQ(spread.least, 4);
+  EXPECT_EQ(spread.most, 4);
+}
+
+TEST(Spread, OfNothingIsRefused) { EXPECT_THROW(spread_of({}), Error); }
+
+TEST(BenchRow, RatesComeFromTheMedianTime) {
+  const BenchRow row{BenchRow::Kind::kDecode, 10, 0, 4, 1, {2, 8, 4}, 100, 1000, {50, 0, 0}, {500, 0, 0}};
+  EXPECT_EQ(row.tokens_per_second().median, 10);
+  EXPECT_EQ(row.tokens_per_second().least, 5);
+  EXPECT_EQ(row.tokens_per_second().most, 20);
+  EXPECT_EQ(row.bytes_per_second(), 25);
+  EXPECT_EQ(row.operations_per_second(), 250);
+  EXPECT_EQ(row.read_share(), 0.5);
+  EXPECT_EQ(row.operations_share(), 0.5);
+}
+
+}  // namespace
+}  // namespace kvasir
