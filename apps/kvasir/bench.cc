@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <iostream>
 #include <memory>
 
 #include "base/json_writer.h"
@@ -21,6 +22,7 @@ struct Options {
   BenchOptions bench;
   bool json = false;
   bool csv = false;
+  bool take_turns = false;
 };
 
 const char* kind_name(const BenchRow& row) {
@@ -129,18 +131,28 @@ std::string to_markdown(const BenchReport& report) {
   return out;
 }
 
+// Another program measures while this one sleeps here.
+void await_turn() {
+  note("ready");
+  std::string line;
+  if (!std::getline(std::cin, line)) {
+    throw Error(ErrorKind::kIo, "standard input has ended, but --take-turns waits for a line");
+  }
+}
+
 int run(const Options& options) {
   if (options.json && options.csv) {
     throw Error(ErrorKind::kInvalidArgument, "give --json or --csv, not both");
   }
-  const bool show_progress = isatty(STDERR_FILENO) == 1;
   BenchOptions bench_options = options.bench;
   bench_options.activations = options.model.activations;
   bench_options.kv_type = options.model.kv_type();
-  const BenchReport report =
-      bench(options.model.resolved_path(), bench_options, [&](std::size_t done, std::size_t all) {
-        if (show_progress) fmt::print(stderr, "\rmeasured {} of {} ", done, all);
-      });
+  const bool show_progress = !options.take_turns && isatty(STDERR_FILENO) == 1;
+  const auto progress = [&](std::int64_t done, std::int64_t all) {
+    if (options.take_turns) await_turn();
+    if (show_progress) fmt::print(stderr, "\r{} of {} ", done, all);
+  };
+  const BenchReport report = bench(options.model.resolved_path(), bench_options, progress);
   if (show_progress) fmt::print(stderr, "\r{:40}\r", "");
   print(options.json ? to_json(report) : options.csv ? to_csv(report) : to_markdown(report));
   return kDone;
@@ -162,6 +174,8 @@ void add_bench(CLI::App& program, Action& chosen) {
   add_number(command, "-r,--repetitions", bench.repetitions, "Repetitions of each measurement");
   add_number(command, "--prefill-chunk", bench.prefill_chunk, "Prompt tokens per forward pass");
   options->model.add_types(command);
+  command.add_flag("--take-turns", options->take_turns,
+                   "Before each repetition, write \"ready\" to standard error and wait for a line of input");
   command.add_flag("--json", options->json, "One JSON document");
   command.add_flag("--csv", options->csv, "Comma-separated values, one line a measurement");
   command.callback([options, &chosen] { chosen = [options] { return run(*options); }; });

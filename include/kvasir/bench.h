@@ -69,8 +69,8 @@ struct BenchReport {
   std::vector<BenchRow> rows;
 };
 
-// Called before each measurement, with how many are done and how many there are.
-using BenchProgress = std::function<void(std::size_t done, std::size_t all)>;
+// Called before each repetition, with how many of all measurements' are done and how many there are.
+using BenchProgress = std::function<void(std::int64_t done, std::int64_t all)>;
 
 // Token ids are fixed and pseudo-random; nothing is sampled. Error(kInvalidArgument), before any weight is
 // loaded, if an option cannot be or a depth and tokens do not fit the model's context; else as

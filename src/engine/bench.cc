@@ -133,7 +133,8 @@ class Bench {
     tokens_ = random_tokens(capacity_, model.config().vocab_size);
   }
 
-  BenchRow measure(const Measurement& what) {
+  // before_each: called before each repetition.
+  BenchRow measure(const Measurement& what, const std::function<void()>& before_each) {
     fill(what.batch, what.depth);
     warm_up(what);
     BenchRow row{what.kind, what.tokens, what.depth, what.batch, what.executor->threads(), {}, 0, 0, {}, {}};
@@ -143,6 +144,7 @@ class Bench {
       operations.push_back(meter_.operations(what.executor->kernels(), inputs_, what.executor->pool()));
     };
     for (std::int64_t i = 0; i < options_.repetitions; ++i) {
+      before_each();
       measure_peaks();
       row.bytes_read = row.operations = 0;
       const auto start = std::chrono::steady_clock::now();
@@ -306,9 +308,12 @@ BenchReport bench(const std::string& path, const BenchOptions& options, const Be
                      first_token_seconds,
                      {}};
   Bench run(model.model(), options, inputs, largest);
+  const std::int64_t all = static_cast<std::int64_t>(measurements.size()) * options.repetitions;
+  std::int64_t done = 0;
   for (const Measurement& measurement : measurements) {
-    if (progress) progress(report.rows.size(), measurements.size());
-    report.rows.push_back(run.measure(measurement));
+    report.rows.push_back(run.measure(measurement, [&] {
+      if (progress) progress(done++, all);
+    }));
   }
   return report;
 }

@@ -7,7 +7,7 @@ import math
 import statistics
 
 import pytest
-from kvasir_cli import document, error, output
+from kvasir_cli import document, error, output, run
 from tiny_gguf import CONTEXT, VOCAB
 
 QUICK = ("-p", 4, "-n", 3, "-r", 2, "-t", 1)
@@ -93,6 +93,15 @@ def test_table_is_aligned_markdown(tiny):
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
     assert [row[:4] for row in cells[2:]] == [
         ["prefill 4", "0", "1", "1"], ["prefill 4", "7", "1", "1"], ["decode 3", "0", "1", "1"], ["decode 3", "7", "1", "1"]]
+
+
+def test_takes_turns_on_request(tiny):
+    result = run("bench", "-m", tiny, *QUICK, "-n", 0, "-r", 3, "--take-turns", "--csv", stdin=b"\n\n\n")
+    assert (result.status, result.err) == (0, "ready\n" * 3)
+    assert result.out.count(b"\n") == 2
+    result = run("bench", "-m", tiny, *QUICK, "-n", 0, "-r", 3, "--take-turns", "--csv", stdin=b"\n")
+    assert result.status == 1 and result.out == b""
+    assert result.err.startswith("ready\nready\nkvasir: error: standard input has ended")
 
 
 def test_forced_kernels_are_named(tiny):
