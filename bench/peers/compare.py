@@ -48,8 +48,8 @@ class Ours:
 
     def __init__(self, model, row, threads, repetitions):
         prefill, decode = (row.tokens, 0) if row.kind == "pp" else (0, row.tokens)
-        self.process = start(KVASIR, "bench", "-m", model, "-p", prefill, "-n", decode, "-d", row.depth, "-b", row.batch,
-                             "-t", threads, "-r", repetitions, "--take-turns", "--json", stderr=subprocess.PIPE)
+        self.process = start(KVASIR, "bench", "-m", model, "-p", prefill, "-n", decode, "-d", row.depth, "-b",
+                             row.batch, "-t", threads, "-r", repetitions, "--take-turns", "--json", stderr=subprocess.PIPE)
         self.wait_ready()
 
     def wait_ready(self):
@@ -193,7 +193,8 @@ def comma_list(parse):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(prog="compare", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=comma_list(model_path), default=sorted(MODELS.glob("*.gguf")),
                         help="names in build/peers/models, or files (default: all there)")
     parser.add_argument("--rows", type=comma_list(parse_row), default=comma_list(parse_row)(DEFAULT_ROWS),
