@@ -65,7 +65,7 @@ class Weights {
     copies_.push_back(std::move(first));
     while (copies_.size() < count) {
       copies_.push_back(make());
-      std::memcpy(copies_.back().data.data(), copies_.front().data.data(), copies_.front().nbytes());
+      std::memcpy(copies_.back().data.get(), copies_.front().data.get(), copies_.front().nbytes());
     }
   }
 
@@ -75,7 +75,9 @@ class Weights {
   const PackedMatrix& next() { return copies_[next_++ % copies_.size()]; }
 
  private:
-  PackedMatrix make() const { return make_packed_matrix(type_, shape_.n, shape_.k, Activations::kDefault); }
+  PackedMatrix make() const {
+    return make_packed_matrix(type_, shape_.n, shape_.k, Activations::kDefault, memory_);
+  }
 
   // Bytes 0x28 to 0x2f make small finite floats, scales and quants of every type.
   std::vector<std::byte> random_rows() const {
@@ -89,6 +91,7 @@ class Weights {
 
   TensorType type_;
   Shape shape_;
+  MemoryArena memory_;
   std::vector<PackedMatrix> copies_;
   std::size_t next_ = 0;
 };

@@ -87,17 +87,22 @@ class Linear {
   // Several layers with the same input: it is converted once, and their outputs are shared out together.
   static void forward_all(Executor& executor, const float* x, std::int64_t rows,
                           std::initializer_list<Product> products, const RowMaker& maker = {});
-  // then(begin, end), after the outputs [begin, end) of both, which must be of one size, have been computed
-  // for all rows; called from several threads.
+  // then(outputs), after these outputs of both, which must be of one size, have been computed;
+  // called from several threads.
+  struct Outputs {
+    std::int64_t row_begin, row_end;
+    std::int64_t begin, end;
+  };
   static void forward_both(Executor& executor, const float* x, std::int64_t rows, Product first,
                            Product second, const RowMaker& maker,
-                           const std::function<void(std::int64_t begin, std::int64_t end)>& then);
+                           const std::function<void(const Outputs&)>& then);
 
  private:
   static void set_inputs(Executor& executor, const float* x, std::int64_t rows,
                          std::initializer_list<Product> products, const RowMaker& maker);
-  void forward_panels(Executor& executor, std::int64_t begin, std::int64_t end, std::int64_t rows,
-                      float* y) const;
+  struct Pieces;  // how the outputs are shared out
+  Outputs compute(Executor& executor, const Pieces& pieces, std::int64_t piece, std::int64_t all_rows,
+                  float* y) const;
 
   std::shared_ptr<const kernels::PackedMatrix> weight_;
 };

@@ -119,7 +119,8 @@ std::vector<std::byte> random_weights(std::mt19937& random, TensorType type, std
 
 PackedMatrix pack(TensorType type, const std::vector<std::byte>& data, std::int64_t n, std::int64_t k,
                   Activations activations = Activations::kDefault) {
-  PackedMatrix matrix = make_packed_matrix(type, n, k, activations);
+  MemoryArena memory;
+  PackedMatrix matrix = make_packed_matrix(type, n, k, activations, memory);
   for (std::int64_t panel = 0; panel < matrix.panels(); ++panel) pack_panel(matrix, type, data.data(), panel);
   return matrix;
 }

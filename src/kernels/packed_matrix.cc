@@ -227,7 +227,8 @@ SegmentLayout segment_layout(TensorType type, std::int64_t inputs) {
   return layout;
 }
 
-PackedMatrix make_packed_matrix(TensorType type, std::int64_t n, std::int64_t k, Activations activations) {
+PackedMatrix make_packed_matrix(TensorType type, std::int64_t n, std::int64_t k, Activations activations,
+                                MemoryArena& memory) {
   PackedMatrix matrix;
   const bool as_floats = activations == Activations::kF32 && type != TensorType::kF16;
   matrix.type = as_floats ? TensorType::kF32 : type;
@@ -237,8 +238,7 @@ PackedMatrix make_packed_matrix(TensorType type, std::int64_t n, std::int64_t k,
   matrix.last_segment = segment_layout(matrix.type, matrix.segment_inputs(matrix.segments() - 1));
   matrix.panel_bytes =
       static_cast<std::size_t>(matrix.segments() - 1) * matrix.full_segment.bytes + matrix.last_segment.bytes;
-  matrix.data =
-      AlignedBuffer<std::byte>::uninitialized(static_cast<std::size_t>(matrix.panels()) * matrix.panel_bytes);
+  matrix.data = memory.take(matrix.nbytes());
   return matrix;
 }
 
@@ -247,7 +247,7 @@ void pack_panel(PackedMatrix& matrix, TensorType type, const std::byte* rows, st
   const auto k = static_cast<std::size_t>(matrix.k);
   const std::size_t row_bytes = k / info.block_values * info.block_bytes;
   const auto lanes = static_cast<std::size_t>(std::min(kPanel, matrix.n - panel * kPanel));
-  std::byte* out = matrix.data.data() + static_cast<std::size_t>(panel) * matrix.panel_bytes;
+  std::byte* out = matrix.data.get() + static_cast<std::size_t>(panel) * matrix.panel_bytes;
   std::memset(out, 0, matrix.panel_bytes);  // for lanes past the last output and gaps between the parts
   for (std::int64_t segment = 0; segment < matrix.segments(); ++segment, out += matrix.full_segment.bytes) {
     const SegmentLayout& at = matrix.layout(segment);

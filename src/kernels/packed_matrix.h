@@ -7,9 +7,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 
-#include "base/aligned_buffer.h"
+#include "base/memory_arena.h"
 #include "base/tensor_type.h"
 #include "kernels/dequantize.h"
 #include "kvasir/config.h"
@@ -57,14 +58,14 @@ struct PackedMatrix {
   TensorType type = TensorType::kF32;
   std::int64_t n = 0;  // outputs
   std::int64_t k = 0;  // inputs
-  AlignedBuffer<std::byte> data;
+  std::shared_ptr<std::byte[]> data;
 
   std::int64_t panels() const { return (n + kPanel - 1) / kPanel; }
   std::int64_t segments() const { return (k + kSegment - 1) / kSegment; }
   std::int64_t segment_inputs(std::int64_t segment) const {
     return std::min(kSegment, k - segment * kSegment);
   }
-  std::size_t nbytes() const { return data.size(); }
+  std::size_t nbytes() const { return static_cast<std::size_t>(panels()) * panel_bytes; }
 
   // Set by make_packed_matrix.
   SegmentLayout full_segment, last_segment;
@@ -74,14 +75,15 @@ struct PackedMatrix {
     return segment + 1 == segments() ? last_segment : full_segment;
   }
   const std::byte* at(std::int64_t panel, std::int64_t segment) const {
-    return data.data() + static_cast<std::size_t>(panel) * panel_bytes +
+    return data.get() + static_cast<std::size_t>(panel) * panel_bytes +
            static_cast<std::size_t>(segment) * full_segment.bytes;
   }
 };
 
 // An empty matrix for weights stored as `type`, to be filled panel by panel (panels may be packed in
 // parallel). With float activations, block-quantized weights are held as float32.
-PackedMatrix make_packed_matrix(TensorType type, std::int64_t n, std::int64_t k, Activations activations);
+PackedMatrix make_packed_matrix(TensorType type, std::int64_t n, std::int64_t k, Activations activations,
+                                MemoryArena& memory);
 
 // Fills one panel from the stored matrix: n rows of k values of `type`, row-major.
 void pack_panel(PackedMatrix& matrix, TensorType type, const std::byte* rows, std::int64_t panel);

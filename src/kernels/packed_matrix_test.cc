@@ -28,10 +28,15 @@ std::size_t row_bytes(TensorType type, std::int64_t k) {
   return static_cast<std::size_t>(k) / info.block_values * info.block_bytes;
 }
 
+class PackedMatrixTest : public ::testing::Test {
+ protected:
+  MemoryArena memory_;
+};
+
 bool same(float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 
 // Random bytes are valid blocks of every type: all scales and quants occur.
-TEST(PackedMatrix, GivesBackEveryBlockAsItWasStored) {
+TEST_F(PackedMatrixTest, GivesBackEveryBlockAsItWasStored) {
   std::mt19937 random(20261130);
   for (const TensorType type : kTypes) {
     if (input_kind(type) != InputKind::kInt8) continue;
@@ -40,7 +45,7 @@ TEST(PackedMatrix, GivesBackEveryBlockAsItWasStored) {
       const std::int64_t n = 21, k = blocks * static_cast<std::int64_t>(info.block_values);
       const std::vector<std::byte> stored =
           random_bytes(random, static_cast<std::size_t>(n) * row_bytes(type, k));
-      PackedMatrix matrix = make_packed_matrix(type, n, k, Activations::kDefault);
+      PackedMatrix matrix = make_packed_matrix(type, n, k, Activations::kDefault, memory_);
       for (std::int64_t panel = 0; panel < matrix.panels(); ++panel) {
         pack_panel(matrix, type, stored.data(), panel);
       }
@@ -62,14 +67,14 @@ TEST(PackedMatrix, GivesBackEveryBlockAsItWasStored) {
   }
 }
 
-TEST(PackedMatrix, GivesBackTheWeightsOfAnOutput) {
+TEST_F(PackedMatrixTest, GivesBackTheWeightsOfAnOutput) {
   std::mt19937 random(20261201);
   for (const TensorType type : kTypes) {
     for (const Activations activations : {Activations::kDefault, Activations::kF32}) {
       const std::int64_t n = 18, k = tensor_type_info(type).block_values == 1 ? 259 : 512;
       const std::vector<std::byte> stored =
           random_bytes(random, static_cast<std::size_t>(n) * row_bytes(type, k));
-      PackedMatrix matrix = make_packed_matrix(type, n, k, activations);
+      PackedMatrix matrix = make_packed_matrix(type, n, k, activations, memory_);
       for (std::int64_t panel = 0; panel < matrix.panels(); ++panel) {
         pack_panel(matrix, type, stored.data(), panel);
       }
@@ -86,11 +91,11 @@ TEST(PackedMatrix, GivesBackTheWeightsOfAnOutput) {
   }
 }
 
-TEST(PackedMatrix, IsHardlyLargerThanTheFile) {
+TEST_F(PackedMatrixTest, IsHardlyLargerThanTheFile) {
   for (const TensorType type : kTypes) {
     for (const std::int64_t k : {576, 1536, 2048}) {
       if (k % static_cast<std::int64_t>(tensor_type_info(type).block_values) != 0) continue;
-      const PackedMatrix matrix = make_packed_matrix(type, 256, k, Activations::kDefault);
+      const PackedMatrix matrix = make_packed_matrix(type, 256, k, Activations::kDefault, memory_);
       EXPECT_LE(static_cast<double>(matrix.nbytes()), 1.05 * 256.0 * static_cast<double>(row_bytes(type, k)))
           << tensor_type_info(type).name << " k=" << k;
     }

@@ -18,6 +18,8 @@ namespace {
 constexpr std::size_t kPieceBytes = 128 * 1024;
 constexpr std::int64_t kManyRows = 16;   // from here on, a piece is a tile's panels
 constexpr std::int64_t kTilePanels = 4;  // what every kernel set's tiles divide
+constexpr std::int64_t kTileRows = 12;
+constexpr std::int64_t kRowsAtOnce = 120;
 
 constexpr std::int64_t kQueriesAtOnce = 48;  // rows times heads that share the keys and values of a pass
 constexpr std::int64_t kSpansAtOnce = 2;     // that one thread takes at a time where rows are few
@@ -29,19 +31,6 @@ std::size_t elements(std::int64_t rows, std::int64_t columns) {
 void make_room(std::vector<float>& buffer, std::size_t size) {
   if (buffer.size() < size) buffer.resize(size);
 }
-
-// How the panels of a matrix are shared out.
-struct Pieces {
-  std::int64_t panels;  // in one piece
-  std::int64_t count;
-
-  Pieces(const kernels::PackedMatrix& w, std::int64_t rows) {
-    // Many rows make a panel more work: fewer panels, but whole tiles.
-    const auto at_once = static_cast<std::int64_t>(kPieceBytes / w.panel_bytes);
-    panels = rows < kManyRows ? std::max<std::int64_t>(at_once, 1) : kTilePanels;
-    count = (w.panels() + panels - 1) / panels;
-  }
-};
 
 // Consecutive rows of one sequence at consecutive positions.
 struct RowTile {
@@ -114,6 +103,26 @@ void RmsNorm::forward_row(const Executor& executor, const float* x, float* y) co
 
 // ---- Linear
 
+// How the outputs of a matrix are shared out: pieces of some panels for some rows.
+struct Linear::Pieces {
+  std::int64_t panels, rows;  // in one piece
+  std::int64_t row_pieces;    // that the same panels have
+  std::int64_t count;
+
+  Pieces(const kernels::PackedMatrix& w, std::int64_t all_rows) {
+    panels = std::max<std::int64_t>(static_cast<std::int64_t>(kPieceBytes / w.panel_bytes), 1);
+    rows = all_rows;
+    row_pieces = 1;
+    if (all_rows >= kManyRows) {  // a panel is more work: fewer of them, but whole tiles
+      panels = kTilePanels;
+      row_pieces = (all_rows + kRowsAtOnce - 1) / kRowsAtOnce;
+      rows = ((all_rows + row_pieces - 1) / row_pieces + kTileRows - 1) / kTileRows * kTileRows;
+      row_pieces = (all_rows + rows - 1) / rows;
+    }
+    count = (w.panels() + panels - 1) / panels * row_pieces;
+  }
+};
+
 Linear::Linear(std::shared_ptr<const kernels::PackedMatrix> weight) : weight_(std::move(weight)) {}
 
 std::int64_t Linear::in_features() const { return weight_->k; }
@@ -135,40 +144,42 @@ void Linear::set_inputs(Executor& executor, const float* x, std::int64_t rows,
                                std::span(kinds).first(count), maker);
 }
 
-void Linear::forward_panels(Executor& executor, std::int64_t begin, std::int64_t end, std::int64_t rows,
-                            float* y) const {
-  executor.kernels().linear(*weight_, begin, std::min(end, weight_->panels()),
-                            executor.linear_inputs().rows(), rows, y, weight_->n);
+Linear::Outputs Linear::compute(Executor& executor, const Pieces& pieces, std::int64_t piece,
+                                std::int64_t all_rows, float* y) const {
+  const std::int64_t begin = piece / pieces.row_pieces * pieces.panels;
+  const std::int64_t end = std::min(begin + pieces.panels, weight_->panels());
+  const std::int64_t row = piece % pieces.row_pieces * pieces.rows;
+  const std::int64_t rows = std::min(pieces.rows, all_rows - row);
+  executor.kernels().linear(*weight_, begin, end, executor.linear_inputs().rows().from(row), rows,
+                            y + row * weight_->n, weight_->n);
+  return {row, row + rows, begin * kernels::kPanel, std::min(end * kernels::kPanel, weight_->n)};
 }
 
 void Linear::forward_all(Executor& executor, const float* x, std::int64_t rows,
                          std::initializer_list<Product> products, const RowMaker& maker) {
   set_inputs(executor, x, rows, products, maker);
-  std::int64_t pieces = 0;
-  for (const Product& product : products) pieces += Pieces(*product.layer->weight_, rows).count;
-  executor.pool().parallel_for(pieces, [&](std::int64_t piece) {
+  std::int64_t count = 0;
+  for (const Product& product : products) count += Pieces(*product.layer->weight_, rows).count;
+  executor.pool().parallel_for(count, [&](std::int64_t piece) {
     for (const Product& product : products) {
-      const Pieces own(*product.layer->weight_, rows);
-      if (piece < own.count) {
-        product.layer->forward_panels(executor, piece * own.panels, (piece + 1) * own.panels, rows,
-                                      product.y);
+      const Pieces pieces(*product.layer->weight_, rows);
+      if (piece < pieces.count) {
+        product.layer->compute(executor, pieces, piece, rows, product.y);
         return;
       }
-      piece -= own.count;
+      piece -= pieces.count;
     }
   });
 }
 
 void Linear::forward_both(Executor& executor, const float* x, std::int64_t rows, Product first,
                           Product second, const RowMaker& maker,
-                          const std::function<void(std::int64_t begin, std::int64_t end)>& then) {
+                          const std::function<void(const Outputs&)>& then) {
   set_inputs(executor, x, rows, {first, second}, maker);
   const Pieces pieces(*first.layer->weight_, rows);
   executor.pool().parallel_for(pieces.count, [&](std::int64_t piece) {
-    const std::int64_t begin = piece * pieces.panels, end = begin + pieces.panels;
-    first.layer->forward_panels(executor, begin, end, rows, first.y);
-    second.layer->forward_panels(executor, begin, end, rows, second.y);
-    then(begin * kernels::kPanel, std::min(end * kernels::kPanel, first.layer->out_features()));
+    first.layer->compute(executor, pieces, piece, rows, first.y);
+    then(second.layer->compute(executor, pieces, piece, rows, second.y));
   });
 }
 
@@ -302,10 +313,11 @@ void Mlp::forward(Executor& executor, const float* x, std::int64_t rows, float* 
   float* gate = executor.buffer(Executor::Buffer::kGate, elements(rows, d_ff));
   float* up = executor.buffer(Executor::Buffer::kUp, elements(rows, d_ff));
   Linear::forward_both(executor, x, rows, {&gate_, gate}, {&up_, up}, maker,
-                       [&](std::int64_t begin, std::int64_t end) {
-                         for (std::int64_t row = 0; row < rows; ++row) {
-                           float* g = gate + row * d_ff + begin;
-                           executor.kernels().swiglu(g, up + row * d_ff + begin, end - begin, g);
+                       [&](const Linear::Outputs& part) {
+                         for (std::int64_t row = part.row_begin; row < part.row_end; ++row) {
+                           float* g = gate + row * d_ff + part.begin;
+                           const float* u = up + row * d_ff + part.begin;
+                           executor.kernels().swiglu(g, u, part.end - part.begin, g);
                          }
                        });
   executor.computed(Operation::kFfnActivation, layer_, rows, gate, d_ff);

@@ -49,8 +49,8 @@ RmsNorm WeightLoader::norm(const std::string& name, const Config& config) {
 std::shared_ptr<const kernels::PackedMatrix> WeightLoader::matrix(const std::string& name, std::int64_t out,
                                                                   std::int64_t in, Activations activations) {
   const TensorView view = tensor(name, {static_cast<std::uint64_t>(out), static_cast<std::uint64_t>(in)});
-  auto packed =
-      std::make_shared<kernels::PackedMatrix>(kernels::make_packed_matrix(view.type, out, in, activations));
+  auto packed = std::make_shared<kernels::PackedMatrix>(
+      kernels::make_packed_matrix(view.type, out, in, activations, memory_));
   executor_.pool().parallel_for(packed->panels(), [&](std::int64_t panel) {
     kernels::pack_panel(*packed, view.type, view.data.data(), panel);
   });

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/memory_arena.h"
 #include "kvasir/config.h"
 #include "kvasir/executor.h"
 #include "kvasir/layers.h"
@@ -47,6 +48,7 @@ class WeightLoader {
   Activations activations_;
   Executor& executor_;
   LoadProgress progress_;
+  MemoryArena memory_;
   std::set<std::string> used_;
   std::size_t total_bytes_ = 0, loaded_bytes_ = 0;  // as stored
   std::size_t packed_bytes_ = 0;
