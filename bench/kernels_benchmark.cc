@@ -112,26 +112,19 @@ struct Inputs {
       : k(k_inputs),
         floats(random_floats(rows * k)),
         pairs(static_cast<std::size_t>(rows * ((k + 1) / 2))),
-        quants(floats.size()),
-        scales(floats.size() / kQuantBlock),
-        sums(floats.size() / kSubBlock) {
+        blocks(floats.size() / kQuantBlock) {
     for (std::int64_t row = 0; row < rows; ++row) {
       const float* x = floats.data() + row * k;
       set.round_bf16(x, k, pairs.data() + row * ((k + 1) / 2));
-      set.quantize(x, k, quants.data() + row * k, scales.data() + row * k / kQuantBlock,
-                   sums.data() + row * k / kSubBlock);
+      set.quantize(x, k, blocks.data() + row * k / kQuantBlock);
     }
   }
-  InputRows rows() const {
-    return {k, floats.data(), pairs.data(), quants.data(), scales.data(), sums.data()};
-  }
+  InputRows rows() const { return {k, floats.data(), pairs.data(), blocks.data()}; }
 
   std::int64_t k;
   std::vector<float> floats;
   std::vector<std::uint32_t> pairs;
-  std::vector<std::int8_t> quants;
-  std::vector<float> scales;
-  std::vector<std::int32_t> sums;
+  std::vector<QuantizedBlock> blocks;
 };
 
 void linear(benchmark::State& state, const KernelSet& set, TensorType type, const Shape& shape,
@@ -290,10 +283,9 @@ void add_all_elementwise(const KernelSet& set) {
     add_elementwise(name, set, kHeadDim, rotate);
   }
   add_elementwise("quantize", set, kWidth, [&set](const float* x, const float*, float* y) {
-    static std::int8_t quants[kWidth];
-    static std::int32_t sums[kWidth / kSubBlock];
-    set.quantize(x, kWidth, quants, y, sums);
-    benchmark::DoNotOptimize(&quants);
+    static QuantizedBlock blocks[kWidth / kQuantBlock];
+    set.quantize(x, kWidth, blocks);
+    benchmark::DoNotOptimize(&blocks);
   });
   add_elementwise("round_bf16", set, kWidth, [&set](const float* x, const float*, float*) {
     static std::uint32_t pairs[kWidth / 2];

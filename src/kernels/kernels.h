@@ -17,24 +17,27 @@ namespace kvasir::kernels {
 inline constexpr std::int64_t kCacheBlock = 16;  // positions in one block of the KV cache
 inline constexpr std::int64_t kSpan = 256;       // positions in one span of the attention sum
 
+// 32 inputs, rounded to 8 bits.
+struct QuantizedBlock {
+  std::int8_t quants[kQuantBlock];
+  float scale;                  // input = scale * quant
+  float scaled_sum;             // scale * sum, rounded once
+  std::int32_t sum;             // of the quants
+  std::int32_t first_half_sum;  // of the first 16
+};
+static_assert(sizeof(QuantizedBlock) == 48);
+
 // The inputs of a linear layer, in the form that the type of its weights asks for (input_kind).
 struct InputRows {
   std::int64_t k = 0;
-  const float* floats = nullptr;         // kFloat: [rows][k]
-  const std::uint32_t* pairs = nullptr;  // kBF16: [rows][(k + 1) / 2], see round_bf16
-  const std::int8_t* quants = nullptr;   // kInt8: [rows][k]
-  const float* scales = nullptr;         // [rows][k / 32]
-  const std::int32_t* sums = nullptr;    // [rows][k / 16], sums of each 16 quants
+  const float* floats = nullptr;           // kFloat: [rows][k]
+  const std::uint32_t* pairs = nullptr;    // kBF16: [rows][(k + 1) / 2], see round_bf16
+  const QuantizedBlock* blocks = nullptr;  // kInt8: [rows][k / 32]
 
   // The same inputs from a later row on.
   InputRows from(std::int64_t row) const {
     const auto skip = [row](auto* p, std::int64_t columns) { return p == nullptr ? p : p + row * columns; };
-    return {k,
-            skip(floats, k),
-            skip(pairs, (k + 1) / 2),
-            skip(quants, k),
-            skip(scales, k / kQuantBlock),
-            skip(sums, k / kSubBlock)};
+    return {k, skip(floats, k), skip(pairs, (k + 1) / 2), skip(blocks, k / kQuantBlock)};
   }
 };
 
@@ -107,7 +110,7 @@ struct KernelSet {
   // One row of k inputs to int8 blocks of 32: scale = absmax / 127, quant = x / scale rounded to nearest
   // even. A block below 2^-100 becomes zeros with scale 0; one with a value that is not finite gets a scale
   // that is not.
-  void (*quantize)(const float* x, std::int64_t k, std::int8_t* quants, float* scales, std::int32_t* sums);
+  void (*quantize)(const float* x, std::int64_t k, QuantizedBlock* blocks);
 
   // Rounds to bfloat16 (nearest even); |x| < 2^-48 becomes 0, so that no product with a bfloat16 weight of
   // that range is ever subnormal (hardware bfloat16 instructions flush those). Two inputs to a pair, the even

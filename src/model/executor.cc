@@ -73,20 +73,16 @@ void Executor::LinearInputs::convert(const kernels::KernelSet& kernels, kernels:
       kernels.round_bf16(x, k, bf16_.data() + row * pairs);
       break;
     case kernels::InputKind::kInt8:
-      kernels.quantize(x, k, quants_.data() + row * k, scales_.data() + row * k / kernels::kQuantBlock,
-                       sums_.data() + row * k / kernels::kSubBlock);
+      kernels.quantize(x, k, blocks_.data() + row * k / kernels::kQuantBlock);
       break;
   }
 }
 
 void Executor::LinearInputs::set(Executor& executor, const float* x, std::int64_t rows, std::int64_t k,
                                  std::span<const kernels::InputKind> kinds, const RowMaker& maker) {
-  const auto size = static_cast<std::size_t>(rows * k);
   bf16_.reserve(static_cast<std::size_t>(rows * ((k + 1) / 2)));
-  quants_.reserve(size);
-  scales_.reserve(size / kernels::kQuantBlock);
-  sums_.reserve(size / kernels::kSubBlock);
-  rows_ = {k, x, bf16_.data(), quants_.data(), scales_.data(), sums_.data()};
+  blocks_.reserve(static_cast<std::size_t>(rows * k / kernels::kQuantBlock));
+  rows_ = {k, x, bf16_.data(), blocks_.data()};
   executor.pool().parallel_for(rows, [&](std::int64_t row) {
     if (maker.make) maker.make(row);
     for (const kernels::InputKind kind : kinds) convert(executor.kernels(), kind, row);

@@ -25,10 +25,8 @@ struct Executor::LinearInputs {
   void convert(const kernels::KernelSet& kernels, kernels::InputKind kind, std::int64_t row);
 
   kernels::InputRows rows_;
-  AlignedBuffer<std::int8_t> quants_;  // [rows][k]
-  AlignedBuffer<float> scales_;        // [rows][k / 32]
-  AlignedBuffer<std::int32_t> sums_;   // [rows][k / 16]
-  AlignedBuffer<std::uint32_t> bf16_;  // [rows][(k + 1) / 2]
+  AlignedBuffer<kernels::QuantizedBlock> blocks_;  // [rows][k / 32]
+  AlignedBuffer<std::uint32_t> bf16_;              // [rows][(k + 1) / 2]
 };
 
 }  // namespace kvasir

@@ -13,44 +13,40 @@ struct Pairs16 {
   }
 };
 
-struct Sums32 {
-  __m256i low, high;
-
-  static Sums32 all(std::int32_t value) { return {_mm256_set1_epi32(value), _mm256_set1_epi32(value)}; }
-  Sums32 plus(Pairs16 pairs, std::int16_t factor) const {
-    const __m256i factors = _mm256_set1_epi16(factor);
-    return {_mm256_add_epi32(low, _mm256_madd_epi16(pairs.low, factors)),
-            _mm256_add_epi32(high, _mm256_madd_epi16(pairs.high, factors))};
-  }
-};
+// a, and the pairs times the factor.
+inline I32x16 plus_pairs(I32x16 a, Pairs16 pairs, std::int16_t factor) {
+  const __m256i factors = _mm256_set1_epi16(factor);
+  return {_mm256_add_epi32(a.low, _mm256_madd_epi16(pairs.low, factors)),
+          _mm256_add_epi32(a.high, _mm256_madd_epi16(pairs.high, factors))};
+}
 
 // The sum over the groups of a block of (code - zero) times input, for 16 outputs: exact.
 template <int kBits, int kZero>
 struct BlockDot {
   static constexpr int kGroupsBeforeFlush = kBits == 6 ? 2 : kBits == 5 ? 4 : 8;
-  Sums32 sum;
+  I32x16 sum;
   Pairs16 pairs;
 
-  void start(std::int32_t x_sum) {  // x_sum: of all inputs
-    sum = Sums32::all(-kZero * x_sum);
+  void start(I32x16 x_sum) {  // x_sum: of all inputs
+    sum = minus_zero_point<kZero>(x_sum);
     pairs = Pairs16::zero();
   }
   void add(Bytes64 codes, FourInputs x) { pairs = pairs.plus_products(codes, x); }
   void flush() {
-    sum = sum.plus(pairs, 1);
+    sum = plus_pairs(sum, pairs, 1);
     pairs = Pairs16::zero();
   }
-  I32x16 result() const { return {sum.low, sum.high}; }
+  I32x16 result() const { return sum; }
 };
 
 template <int kZero>
 struct BlockDot<8, kZero> {
   static constexpr int kGroupsBeforeFlush = 8;
-  Sums32 sum;
+  I32x16 sum;
   Pairs16 low, high;
 
-  void start(std::int32_t x_sum) {
-    sum = Sums32::all(-kZero * x_sum);
+  void start(I32x16 x_sum) {
+    sum = minus_zero_point<kZero>(x_sum);
     low = high = Pairs16::zero();
   }
   void add(Bytes64 codes, FourInputs x) {
@@ -59,8 +55,8 @@ struct BlockDot<8, kZero> {
     high = high.plus_products(codes.shift_right<4>() & nibble, x);
   }
   void flush() {
-    sum = sum.plus(low, 1).plus(high, 16);
+    sum = plus_pairs(plus_pairs(sum, low, 1), high, 16);
     low = high = Pairs16::zero();
   }
-  I32x16 result() const { return {sum.low, sum.high}; }
+  I32x16 result() const { return sum; }
 };

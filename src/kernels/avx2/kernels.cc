@@ -28,6 +28,7 @@ namespace {
 // In this order:
 // clang-format off
 #include "kernels/avx2/vector.h"
+#include "kernels/simd/dot.h"
 #include "kernels/avx2/dot_madd.h"
 #include "kernels/simd/elementwise.h"
 #include "kernels/simd/linear.h"

@@ -8,7 +8,9 @@ inline constexpr int kOneRowPanels = 4;  // of floats: enough independent chains
 inline constexpr int kQuantRows = 3;
 inline constexpr int kQuantPanels = 1;
 inline constexpr int kSubScaleRows = 2;  // Q6_K, which needs twice the sums
-inline constexpr int kNarrowRows = 3;    // up to here, weights are not widened into memory first
+inline constexpr int kNarrowRows = 6;    // up to here, quants are not widened into memory first
+inline constexpr int kNarrowTileRows = 3;
+inline constexpr int kWidenRows = 12;  // the same for F16 and BF16
 
 struct F32x16 {
   __m256 low, high;
@@ -53,7 +55,16 @@ struct F32x16 {
 
 struct I32x16 {
   __m256i low, high;
+
+  static I32x16 all(std::int32_t value) { return {_mm256_set1_epi32(value), _mm256_set1_epi32(value)}; }
+  template <int n>
+  I32x16 shift_left() const {
+    return {_mm256_slli_epi32(low, n), _mm256_slli_epi32(high, n)};
+  }
 };
+inline I32x16 operator-(I32x16 a, I32x16 b) {
+  return {_mm256_sub_epi32(a.low, b.low), _mm256_sub_epi32(a.high, b.high)};
+}
 
 // 64 bytes, seen as 16 outputs times 4 inputs. Shifts move bits across neighbouring bytes, too: mask them.
 struct Bytes64 {

@@ -8,8 +8,8 @@ struct BlockDot {
   static constexpr int kGroupsBeforeFlush = kBits == 6 ? 2 : kBits == 5 ? 4 : 8;
   __m512i sum, pairs;
 
-  void start(std::int32_t x_sum) {  // x_sum: of all inputs
-    sum = _mm512_set1_epi32(-kZero * x_sum);
+  void start(I32x16 x_sum) {  // x_sum: of all inputs
+    sum = minus_zero_point<kZero>(x_sum).v;
     pairs = _mm512_setzero_si512();
   }
   void add(Bytes64 codes, FourInputs x) {
@@ -27,8 +27,8 @@ struct BlockDot<8, kZero> {
   static constexpr int kGroupsBeforeFlush = 8;
   __m512i sum, low, high;
 
-  void start(std::int32_t x_sum) {
-    sum = _mm512_set1_epi32(-kZero * x_sum);
+  void start(I32x16 x_sum) {
+    sum = minus_zero_point<kZero>(x_sum).v;
     low = high = _mm512_setzero_si512();
   }
   void add(Bytes64 codes, FourInputs x) {

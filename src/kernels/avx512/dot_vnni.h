@@ -7,7 +7,7 @@ struct BlockDot {
   static constexpr int kGroupsBeforeFlush = 8;
   __m512i sum;
 
-  void start(std::int32_t x_sum) { sum = _mm512_set1_epi32(-kZero * x_sum); }  // x_sum: of all inputs
+  void start(I32x16 x_sum) { sum = minus_zero_point<kZero>(x_sum).v; }  // x_sum: of all inputs
   void add(Bytes64 codes, FourInputs x) { sum = _mm512_dpbusd_epi32(sum, codes.v, x.v); }
   void flush() {}
   I32x16 result() const { return {sum}; }

@@ -33,6 +33,7 @@ namespace {
 // In this order:
 // clang-format off
 #include "kernels/avx512/vector.h"
+#include "kernels/simd/dot.h"
 #include "kernels/avx512/dot_vnni.h"
 #include "kernels/simd/elementwise.h"
 #include "kernels/simd/linear.h"

@@ -37,7 +37,7 @@ void bf16_panels(const PackedMatrix& w, std::int64_t panel, const InputRows& x, 
   for (std::int64_t segment = 0; segment < w.segments(); ++segment) {
     const std::byte* weights[P];
     for (int p = 0; p < P; ++p) weights[p] = w.at(panel + p, segment);
-    for_each_row_tile<kFloatRows>(rows, [&](std::int64_t row, auto r) {
+    for_each_row_tile<1, kFloatRows>(rows, [&](std::int64_t row, auto r) {
       bf16_tile<decltype(r)::value, P>(weights, x.pairs + row * x_stride + segment * kSegment / 2, x_stride,
                                        (w.segment_inputs(segment) + 1) / 2, segment == 0,
                                        totals + row * P * kPanel);

@@ -8,7 +8,9 @@ inline constexpr int kOneRowPanels = 4;  // of floats: enough independent chains
 inline constexpr int kQuantRows = 6;
 inline constexpr int kQuantPanels = 2;
 inline constexpr int kSubScaleRows = 4;  // Q6_K, which needs twice the sums
-inline constexpr int kNarrowRows = 4;    // up to here, weights are not widened into memory first
+inline constexpr int kNarrowRows = 12;   // up to here, quants are not widened into memory first
+inline constexpr int kNarrowTileRows = 12;
+inline constexpr int kWidenRows = 24;  // the same for F16 and BF16
 
 struct F32x16 {
   __m512 v;
@@ -37,7 +39,14 @@ struct F32x16 {
 
 struct I32x16 {
   __m512i v;
+
+  static I32x16 all(std::int32_t value) { return {_mm512_set1_epi32(value)}; }
+  template <int n>
+  I32x16 shift_left() const {
+    return {_mm512_slli_epi32(v, n)};
+  }
 };
+inline I32x16 operator-(I32x16 a, I32x16 b) { return {_mm512_sub_epi32(a.v, b.v)}; }
 
 // 64 bytes, seen as 16 outputs times 4 inputs. Shifts move bits across neighbouring bytes, too: mask them.
 struct Bytes64 {

@@ -64,26 +64,17 @@ std::int32_t dot_int8(const std::int8_t* w, const std::int8_t* x, std::int64_t c
   return sum;
 }
 
-// One row of quantized inputs.
-struct QuantizedRow {
-  const std::int8_t* quants;
-  const float* scales;
-  const std::int32_t* sums;
-
-  std::int32_t block_sum(std::int64_t block) const { return sums[2 * block] + sums[2 * block + 1]; }
-};
-
 // Blocks of 32 inputs.
-float dot_blocks(std::span<const QuantBlock> w, bool with_min, const QuantizedRow& x) {
+float dot_blocks(std::span<const QuantBlock> w, bool with_min, const QuantizedBlock* x) {
   const std::int64_t blocks = std::ssize(w), per_segment = kSegment / kQuantBlock;
   float total = 0.0F;
   for (std::int64_t begin = 0; begin < blocks; begin += per_segment) {
     float sum = 0.0F;
     for (std::int64_t b = begin; b < std::min(begin + per_segment, blocks); ++b) {
       const QuantBlock& block = w[static_cast<std::size_t>(b)];
-      const std::int32_t dot = dot_int8(block.quants, x.quants + b * kQuantBlock, kQuantBlock);
-      sum = std::fma(static_cast<float>(dot), x.scales[b] * block.d, sum);
-      if (with_min) sum = std::fma(static_cast<float>(x.block_sum(b)), x.scales[b] * block.dmin, sum);
+      const std::int32_t dot = dot_int8(block.quants, x[b].quants, kQuantBlock);
+      sum = std::fma(static_cast<float>(dot), x[b].scale * block.d, sum);
+      if (with_min) sum = std::fma(static_cast<float>(x[b].sum), x[b].scale * block.dmin, sum);
     }
     total = begin == 0 ? sum : total + sum;
   }
@@ -91,23 +82,19 @@ float dot_blocks(std::span<const QuantBlock> w, bool with_min, const QuantizedRo
 }
 
 // Super-blocks of 256 inputs.
-float dot_super_blocks(std::span<const QuantBlock> w, bool with_min, const QuantizedRow& x) {
+float dot_super_blocks(std::span<const QuantBlock> w, bool with_min, const QuantizedBlock* x) {
   float total = 0.0F;
-  std::int64_t block = 0;  // of 32 inputs
   for (const QuantBlock& super : w) {
     float sum = 0.0F;
     float min_sum = 0.0F;
-    for (std::int64_t b = 0; b < kSegment / kQuantBlock; ++b, ++block) {
+    for (std::int64_t b = 0; b < kSegment / kQuantBlock; ++b, ++x) {
       std::int32_t dot = 0;  // below 2^24, so exact as a float
       for (std::int64_t s = 2 * b; s < 2 * b + 2; ++s) {
-        const std::int8_t* inputs = x.quants + block * kQuantBlock + (s - 2 * b) * kSubBlock;
+        const std::int8_t* inputs = x->quants + (s - 2 * b) * kSubBlock;
         dot += super.sub_scales[s] * dot_int8(super.quants + s * kSubBlock, inputs, kSubBlock);
       }
-      sum = std::fma(static_cast<float>(dot), x.scales[block], sum);
-      if (with_min) {
-        const float x_sum = x.scales[block] * static_cast<float>(x.block_sum(block));
-        min_sum = std::fma(static_cast<float>(super.sub_mins[b]), x_sum, min_sum);
-      }
+      sum = std::fma(static_cast<float>(dot), x->scale, sum);
+      if (with_min) min_sum = std::fma(static_cast<float>(super.sub_mins[b]), x->scaled_sum, min_sum);
     }
     total = std::fma(super.d, sum, total);
     if (with_min) total = std::fma(-super.dmin, min_sum, total);
@@ -145,8 +132,7 @@ void linear_quantized(const PackedMatrix& w, std::int64_t begin, std::int64_t en
       unpack_packed_block(w, n, static_cast<std::int64_t>(b), weights[b]);
     }
     for (std::int64_t row = 0; row < rows; ++row) {
-      const InputRows one = x.from(row);
-      const QuantizedRow in{one.quants, one.scales, one.sums};
+      const QuantizedBlock* in = x.from(row).blocks;
       y[row * y_stride + n] = block_values == kSegment ? dot_super_blocks(weights, with_min, in)
                                                        : dot_blocks(weights, with_min, in);
     }
@@ -165,30 +151,27 @@ void linear(const PackedMatrix& w, std::int64_t panel_begin, std::int64_t panel_
 
 // ---- Inputs of linear layers
 
-void quantize(const float* x, std::int64_t k, std::int8_t* quants, float* scales, std::int32_t* sums) {
-  for (std::int64_t begin = 0; begin < k; begin += kQuantBlock) {
+void quantize(const float* x, std::int64_t k, QuantizedBlock* blocks) {
+  for (std::int64_t begin = 0; begin < k; begin += kQuantBlock, x += kQuantBlock, ++blocks) {
     // As integers, magnitudes order like the floats, with infinity and NaN above all numbers: none is
     // overlooked.
     std::uint32_t absmax_bits = 0;
-    for (std::int64_t i = begin; i < begin + kQuantBlock; ++i) {
+    for (std::int64_t i = 0; i < kQuantBlock; ++i) {
       absmax_bits = std::max(absmax_bits, std::bit_cast<std::uint32_t>(x[i]) & 0x7fffffff);
     }
     const auto absmax = std::bit_cast<float>(absmax_bits);
     const bool zero = absmax < 0x1p-100F;
     const bool finite = absmax_bits < 0x7f800000;
-    const float scale = zero ? 0.0F : absmax / 127.0F;
-    std::int32_t* block_sums = sums + begin / kSubBlock;
-    block_sums[0] = block_sums[1] = 0;
-    for (std::int64_t i = begin; i < begin + kQuantBlock; ++i) {
-      std::int32_t quant = 0;
-      if (!zero && finite) {
-        quant = static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(x[i] / scale + kRoundMagic) -
-                                          kRoundMagicBits);
-      }
-      quants[i] = static_cast<std::int8_t>(quant);
-      block_sums[(i - begin) / kSubBlock] += quant;
+    *blocks = {};
+    blocks->scale = zero ? 0.0F : absmax / 127.0F;
+    for (std::int64_t i = 0; i < kQuantBlock && !zero && finite; ++i) {
+      const auto quant = static_cast<std::int32_t>(
+          std::bit_cast<std::uint32_t>(x[i] / blocks->scale + kRoundMagic) - kRoundMagicBits);
+      blocks->quants[i] = static_cast<std::int8_t>(quant);
+      blocks->sum += quant;
+      if (i < kSubBlock) blocks->first_half_sum += quant;
     }
-    scales[begin / kQuantBlock] = scale;
+    blocks->scaled_sum = blocks->scale * static_cast<float>(blocks->sum);
   }
 }
 

@@ -212,7 +212,7 @@ class SpanAttention {
           std::min<std::int64_t>((end - p + kCacheBlock - 1) / kCacheBlock, kFloatPanels);
       const std::int64_t first = std::max(first_query_, queries_.first_that_sees(p));
       with_constant<1, kFloatPanels>(blocks, [&](auto b) {
-        for_each_row_tile<kFloatRows>(queries_.count() - first, [&](std::int64_t tile, auto r) {
+        for_each_row_tile<1, kFloatRows>(queries_.count() - first, [&](std::int64_t tile, auto r) {
           constexpr int kRows = decltype(r)::value;
           const float* q[kRows];
           float* scores[kRows];
@@ -230,7 +230,7 @@ class SpanAttention {
   template <class Values>
   void weigh(const Values& values, std::int64_t begin, std::int64_t end) {
     const std::int64_t first = std::max(first_query_, queries_.first_that_sees(begin));
-    for_each_row_tile<kFloatRows>(queries_.count() - first, [&](std::int64_t tile, auto r) {
+    for_each_row_tile<1, kFloatRows>(queries_.count() - first, [&](std::int64_t tile, auto r) {
       constexpr int kRows = decltype(r)::value;
       // All queries of the tile see what its first one sees; the rest each for itself.
       const std::int64_t together = std::min(end, queries_.end(first + tile));

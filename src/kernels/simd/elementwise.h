@@ -47,21 +47,23 @@ inline void store_first(F32x16 value, float* p, std::int64_t count) {
   std::memcpy(p, all, static_cast<std::size_t>(count) * sizeof(float));
 }
 
-void quantize(const float* x, std::int64_t k, std::int8_t* quants, float* scales, std::int32_t* sums) {
-  for (std::int64_t block = 0; block < k / kQuantBlock; ++block) {
-    const float* values = x + block * kQuantBlock;
-    std::int8_t* out = quants + block * kQuantBlock;
-    const std::uint32_t bits = absmax_bits(values);
+void quantize(const float* x, std::int64_t k, QuantizedBlock* blocks) {
+  for (std::int64_t b = 0; b < k / kQuantBlock; ++b, x += kQuantBlock) {
+    QuantizedBlock& block = blocks[b];
+    const std::uint32_t bits = absmax_bits(x);
     const auto absmax = std::bit_cast<float>(bits);
     const bool zero = absmax < 0x1p-100F;
     const float scale = zero ? 0.0F : absmax / 127.0F;
+    std::int32_t half_sums[2] = {};
     if (zero || bits >= 0x7f800000) {
-      std::memset(out, 0, kQuantBlock);
-      sums[2 * block] = sums[2 * block + 1] = 0;
+      std::memset(block.quants, 0, kQuantBlock);
     } else {
-      quantize_block(values, scale, out, sums + 2 * block);
+      quantize_block(x, scale, block.quants, half_sums);
     }
-    scales[block] = scale;
+    block.scale = scale;
+    block.sum = half_sums[0] + half_sums[1];
+    block.first_half_sum = half_sums[0];
+    block.scaled_sum = scale * static_cast<float>(block.sum);
   }
 }
 

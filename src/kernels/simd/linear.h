@@ -16,13 +16,14 @@ void with_constant(std::int64_t n, Fn fn) {
   fn(std::integral_constant<int, kLow>{});
 }
 
-// Cuts [0, rows) into tiles of nearly equal size, at most kMax rows each: fn(first row, constant size).
-template <int kMax, class Fn>
+// Cuts [0, rows) into tiles of nearly equal size, at most kMax rows each: fn(first row, constant size). The
+// caller knows that none is smaller than kMin.
+template <int kMin, int kMax, class Fn>
 void for_each_row_tile(std::int64_t rows, Fn fn) {
   std::int64_t tiles = (rows + kMax - 1) / kMax;
   for (std::int64_t row = 0; tiles > 0; --tiles) {
     const std::int64_t size = (rows - row + tiles - 1) / tiles;
-    with_constant<1, kMax>(size, [&](auto r) { fn(row, r); });
+    with_constant<kMin, kMax>(size, [&](auto r) { fn(row, r); });
     row += size;
   }
 }
@@ -107,7 +108,7 @@ inline void widen_bf16(const std::uint32_t* pairs, std::int64_t pair_stride, std
 template <TensorType kType, int P, int kMaxRows, class Columns>
 void float_segment(const Columns (&w)[P], const InputRows& x, std::int64_t begin, std::int64_t inputs,
                    std::int64_t rows, float* totals) {
-  for_each_row_tile<kMaxRows>(rows, [&](std::int64_t row, auto r) {
+  for_each_row_tile<1, kMaxRows>(rows, [&](std::int64_t row, auto r) {
     constexpr int kRows = decltype(r)::value;
     float* out = totals + row * P * kPanel;
     if constexpr (kType == TensorType::kBF16) {
@@ -130,7 +131,7 @@ void float_panels(const PackedMatrix& w, std::int64_t panel, const InputRows& x,
     const std::int64_t begin = segment * kSegment, inputs = w.segment_inputs(segment);
     ColumnsOf<kType> packed[P];
     for (int p = 0; p < P; ++p) packed[p] = {w.at(panel + p, segment)};
-    if (kType == TensorType::kF32 || rows <= kMaxRows) {
+    if (kType == TensorType::kF32 || rows <= kWidenRows) {
       float_segment<kType, P, kMaxRows>(packed, x, begin, inputs, rows, totals);
       continue;
     }
@@ -274,25 +275,27 @@ struct WideSegment {
   F32x16 super_min() const { return F32x16::load(super_mins); }
 };
 
-// Exact integer products of the groups [kFirst, kFirst + kCount) of a block, R rows times P panels, as
-// floats. sums: of the inputs of these groups, one for each row.
+// Exact integer products of the groups [kFirst, kFirst + kCount) of a block, R rows times P panels.
 template <class Format, int R, int P, int kFirst, int kCount, class Segment>
-[[gnu::always_inline]] inline void dot_groups(const Segment* const (&w)[P], std::int64_t block,
-                                              const std::int8_t* const (&x)[R], const std::int32_t (&sums)[R],
-                                              F32x16 (&dots)[R][P]) {
-  BlockDot<Format::kBits, Format::kZero> running[R][P];
+[[gnu::always_inline]] inline void dot_groups(const Segment* const (&w)[P], std::int64_t b,
+                                              const QuantizedBlock* const (&x)[R], F32x16 (&dots)[R][P]) {
+  using Dot = BlockDot<Format::kBits, Format::kZero>;
+  Dot running[R][P];
   for (int r = 0; r < R; ++r) {
-    for (int p = 0; p < P; ++p) running[r][p].start(sums[r]);
+    const QuantizedBlock& block = x[r][b];
+    const I32x16 sum = kCount == kGroups ? I32x16::all(block.sum)
+                       : kFirst == 0     ? I32x16::all(block.first_half_sum)
+                                         : I32x16::all(block.sum) - I32x16::all(block.first_half_sum);
+    for (int p = 0; p < P; ++p) running[r][p].start(sum);
   }
   const auto group = [&]<int g>(std::integral_constant<int, g>) {
     Bytes64 codes[P];
-    for (int p = 0; p < P; ++p) codes[p] = w[p]->template codes<kFirst + g>(block);
+    for (int p = 0; p < P; ++p) codes[p] = w[p]->template codes<kFirst + g>(b);
     for (int r = 0; r < R; ++r) {
-      const FourInputs four(x[r] + block * kQuantBlock + (kFirst + g) * kDotGroup);
+      const FourInputs four(x[r][b].quants + (kFirst + g) * kDotGroup);
       for (int p = 0; p < P; ++p) running[r][p].add(codes[p], four);
     }
-    if constexpr ((g + 1) % BlockDot<Format::kBits, Format::kZero>::kGroupsBeforeFlush == 0 ||
-                  g + 1 == kCount) {
+    if constexpr ((g + 1) % Dot::kGroupsBeforeFlush == 0 || g + 1 == kCount) {
       for (int r = 0; r < R; ++r) {
         for (int p = 0; p < P; ++p) running[r][p].flush();
       }
@@ -305,45 +308,37 @@ template <class Format, int R, int P, int kFirst, int kCount, class Segment>
   }
 }
 
+// x: rows of x_stride blocks, at the segment's first.
 template <TensorType kType, int R, int P, class Segment>
-void quant_tile(const Segment* const (&w)[P], const InputRows& x, std::int64_t begin, std::int64_t blocks,
-                float* totals) {
+void quant_tile(const Segment* const (&w)[P], const QuantizedBlock* x, std::int64_t x_stride,
+                std::int64_t blocks, bool first, float* totals) {
   using Format = Quant<kType>;
-  const std::int8_t* inputs[R];
-  const float* x_scales[R];
-  const std::int32_t* x_sums[R];
-  for (int r = 0; r < R; ++r) {
-    inputs[r] = x.quants + r * x.k + begin;
-    x_scales[r] = x.scales + (r * x.k + begin) / kQuantBlock;
-    x_sums[r] = x.sums + (r * x.k + begin) / kSubBlock;
-  }
+  const QuantizedBlock* inputs[R];
+  for (int r = 0; r < R; ++r) inputs[r] = x + r * x_stride;
   F32x16 sums[R][P];
   for (int r = 0; r < R; ++r) {
     for (int p = 0; p < P; ++p) sums[r][p] = F32x16::zero();
   }
   for (std::int64_t b = 0; b < blocks; ++b) {
     F32x16 dots[R][P];
-    std::int32_t block_sums[R];
     if constexpr (Format::kSubScales == 16) {
       F32x16 second[R][P];
-      for (int r = 0; r < R; ++r) block_sums[r] = x_sums[r][2 * b];
-      dot_groups<Format, R, P, 0, 4>(w, b, inputs, block_sums, dots);
+      dot_groups<Format, R, P, 0, 4>(w, b, inputs, dots);
       for (int r = 0; r < R; ++r) {
         for (int p = 0; p < P; ++p) dots[r][p] = dots[r][p] * w[p]->scale(2 * b);
       }
-      for (int r = 0; r < R; ++r) block_sums[r] = x_sums[r][2 * b + 1];
-      dot_groups<Format, R, P, 4, 4>(w, b, inputs, block_sums, second);
+      dot_groups<Format, R, P, 4, 4>(w, b, inputs, second);
       // Whole numbers below 2^24: exact.
       for (int r = 0; r < R; ++r) {
         for (int p = 0; p < P; ++p) dots[r][p] = fma(second[r][p], w[p]->scale(2 * b + 1), dots[r][p]);
       }
     } else {
-      for (int r = 0; r < R; ++r) block_sums[r] = x_sums[r][2 * b] + x_sums[r][2 * b + 1];
-      dot_groups<Format, R, P, 0, 8>(w, b, inputs, block_sums, dots);
+      dot_groups<Format, R, P, 0, 8>(w, b, inputs, dots);
     }
     for (int p = 0; p < P; ++p) {
       for (int r = 0; r < R; ++r) {
-        const F32x16 x_scale = F32x16::all(x_scales[r][b]);
+        const QuantizedBlock& block = inputs[r][b];
+        const F32x16 x_scale = F32x16::all(block.scale);
         if constexpr (Format::kSubScales == 16) {
           sums[r][p] = fma(dots[r][p], x_scale, sums[r][p]);
         } else if constexpr (Format::kSubScales == 8) {
@@ -352,13 +347,11 @@ void quant_tile(const Segment* const (&w)[P], const InputRows& x, std::int64_t b
           sums[r][p] = fma(dots[r][p], x_scale * w[p]->scale(b), sums[r][p]);
         }
         if constexpr (Format::kMins && Format::kSubScales == 0) {
-          const F32x16 x_sum = F32x16::all(static_cast<float>(block_sums[r]));
-          sums[r][p] = fma(x_sum, x_scale * w[p]->min(b), sums[r][p]);
+          sums[r][p] = fma(to_float(I32x16::all(block.sum)), x_scale * w[p]->min(b), sums[r][p]);
         }
       }
     }
   }
-  const bool first = begin == 0;
   if constexpr (Format::kSubScales == 0) {
     for (int r = 0; r < R; ++r) {
       for (int p = 0; p < P; ++p) add_segment(first, sums[r][p], totals + (r * P + p) * kPanel);
@@ -367,26 +360,39 @@ void quant_tile(const Segment* const (&w)[P], const InputRows& x, std::int64_t b
   }
   for (int r = 0; r < R; ++r) {
     for (int p = 0; p < P; ++p) {
-      float* out = totals + (r * P + p) * kPanel;
-      F32x16 total = fma(w[p]->super_scale(), sums[r][p], first ? F32x16::zero() : F32x16::load(out));
-      if constexpr (Format::kSubScales == 8) {
-        F32x16 min_sum = F32x16::zero();
-        for (std::int64_t b = 0; b < blocks; ++b) {
-          const float x_sum = x_scales[r][b] * static_cast<float>(x_sums[r][2 * b] + x_sums[r][2 * b + 1]);
-          min_sum = fma(w[p]->min(b), F32x16::all(x_sum), min_sum);
-        }
-        total = fma(negate(w[p]->super_min()), min_sum, total);
-      }
-      total.store(out);
+      const float* out = totals + (r * P + p) * kPanel;
+      sums[r][p] = fma(w[p]->super_scale(), sums[r][p], first ? F32x16::zero() : F32x16::load(out));
     }
+  }
+  if constexpr (Format::kSubScales == 8) {
+    F32x16 min_sums[R][P];
+    for (int r = 0; r < R; ++r) {
+      for (int p = 0; p < P; ++p) min_sums[r][p] = F32x16::zero();
+    }
+    for (std::int64_t b = 0; b < blocks; ++b) {
+      F32x16 mins[P];
+      for (int p = 0; p < P; ++p) mins[p] = w[p]->min(b);
+      for (int r = 0; r < R; ++r) {
+        const F32x16 x_sum = F32x16::all(inputs[r][b].scaled_sum);
+        for (int p = 0; p < P; ++p) min_sums[r][p] = fma(mins[p], x_sum, min_sums[r][p]);
+      }
+    }
+    for (int r = 0; r < R; ++r) {
+      for (int p = 0; p < P; ++p) sums[r][p] = fma(negate(w[p]->super_min()), min_sums[r][p], sums[r][p]);
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int p = 0; p < P; ++p) sums[r][p].store(totals + (r * P + p) * kPanel);
   }
 }
 
-template <TensorType kType, int P, int kMaxRows, class Segment>
+template <TensorType kType, int P, int kMinRows, int kMaxRows, class Segment>
 void quant_segment(const Segment* const (&w)[P], const InputRows& x, std::int64_t begin, std::int64_t blocks,
                    std::int64_t rows, float* totals) {
-  for_each_row_tile<kMaxRows>(rows, [&](std::int64_t row, auto r) {
-    quant_tile<kType, decltype(r)::value, P>(w, x.from(row), begin, blocks, totals + row * P * kPanel);
+  for_each_row_tile<kMinRows, kMaxRows>(rows, [&](std::int64_t row, auto r) {
+    const std::int64_t stride = x.k / kQuantBlock;
+    quant_tile<kType, decltype(r)::value, P>(w, x.blocks + row * stride + begin / kQuantBlock, stride, blocks,
+                                             begin == 0, totals + row * P * kPanel);
   });
 }
 
@@ -394,11 +400,12 @@ void quant_segment(const Segment* const (&w)[P], const InputRows& x, std::int64_
 template <TensorType kType>
 void narrow_panel(const PackedMatrix& w, std::int64_t panel, const InputRows& x, std::int64_t rows, float* y,
                   std::int64_t y_stride) {
+  constexpr int kMaxRows = Quant<kType>::kSubScales == 16 ? kQuantRows : kNarrowTileRows;
   alignas(64) float totals[kNarrowRows * kPanel];
   for (std::int64_t segment = 0; segment < w.segments(); ++segment) {
     const PackedSegment<kType> packed{w.at(panel, segment), &w.layout(segment)};
     const PackedSegment<kType>* const one[1] = {&packed};
-    quant_segment<kType, 1, kNarrowRows>(one, x, segment * kSegment, w.segment_inputs(segment) / kQuantBlock,
+    quant_segment<kType, 1, 1, kMaxRows>(one, x, segment * kSegment, w.segment_inputs(segment) / kQuantBlock,
                                          rows, totals);
   }
   store_outputs(w, panel, 1, rows, totals, y, y_stride);
@@ -409,6 +416,9 @@ template <TensorType kType, int P>
 void wide_panels(const PackedMatrix& w, std::int64_t panel, const InputRows& x, std::int64_t rows, float* y,
                  std::int64_t y_stride) {
   constexpr int kMaxRows = Quant<kType>::kSubScales == 16 ? kSubScaleRows : kQuantRows;
+  // More than kNarrowRows rows make more than kTiles tiles; the smallest come from one row too many for them.
+  constexpr int kTiles = (kNarrowRows + kMaxRows - 1) / kMaxRows;
+  constexpr int kMinRows = (kTiles * kMaxRows + 1) / (kTiles + 1);
   alignas(64) float totals[kRowChunk * P * kPanel];
   WideSegment<kType> widened[P];
   const WideSegment<kType>* segments[P];
@@ -418,7 +428,7 @@ void wide_panels(const PackedMatrix& w, std::int64_t panel, const InputRows& x, 
     for (int p = 0; p < P; ++p) {
       widened[p].widen(PackedSegment<kType>{w.at(panel + p, segment), &w.layout(segment)}, blocks);
     }
-    quant_segment<kType, P, kMaxRows>(segments, x, segment * kSegment, blocks, rows, totals);
+    quant_segment<kType, P, kMinRows, kMaxRows>(segments, x, segment * kSegment, blocks, rows, totals);
   }
   store_outputs(w, panel, P, rows, totals, y, y_stride);
 }
