@@ -75,7 +75,7 @@ class Weights {
   const PackedMatrix& next() { return copies_[next_++ % copies_.size()]; }
 
  private:
-  PackedMatrix make() const {
+  PackedMatrix make() {
     return make_packed_matrix(type_, shape_.n, shape_.k, Activations::kDefault, memory_);
   }
 
@@ -282,7 +282,7 @@ void add_all_elementwise(const KernelSet& set) {
     };
     add_elementwise(name, set, kHeadDim, rotate);
   }
-  add_elementwise("quantize", set, kWidth, [&set](const float* x, const float*, float* y) {
+  add_elementwise("quantize", set, kWidth, [&set](const float* x, const float*, float*) {
     static QuantizedBlock blocks[kWidth / kQuantBlock];
     set.quantize(x, kWidth, blocks);
     benchmark::DoNotOptimize(&blocks);

@@ -5,7 +5,8 @@
 // are many, keys and values of 64 positions at a time are first widened to floats in memory that the
 // first-level cache holds; where they are few, they are used as they lie in the cache.
 
-inline constexpr std::int64_t kWideBlocks = 4;  // blocks widened at a time
+inline constexpr std::int64_t kWideBlocks = 4;   // blocks widened at a time
+inline constexpr std::int64_t kBlocksAhead = 4;  // that are fetched from memory meanwhile
 inline constexpr std::int64_t kWidePositions = kWideBlocks * kCacheBlock;
 
 // The queries of a call as one list: row r, head g is query r * n_group + g.
@@ -39,6 +40,12 @@ struct CachedNumbers {
   std::size_t values(std::int64_t position) const { return cache->v_index(position, kv_head, 0, head_dim); }
   std::int64_t value_stride() const { return head_dim; }
   F32x16 load(std::size_t index) const { return load_kv<kType>(base, index); }
+  // A head's part of a block is too short for the hardware to see a stream. Into the second-level cache:
+  // more loads may be under way there.
+  void prefetch(std::size_t index) const {
+    constexpr int kRead = 0, kSecondLevel = 2;
+    __builtin_prefetch(base + index * kv_type_bytes(kType), kRead, kSecondLevel);
+  }
 };
 
 // The same, widened: keys [block][dim][16], values [position][padded].
@@ -55,17 +62,20 @@ struct WideNumbers {
   }
   std::int64_t value_stride() const { return padded; }
   F32x16 load(std::size_t index) const { return F32x16::load(base + index); }
+  void prefetch(std::size_t /*index*/) const {}  // it is there
 };
 
-// Scores of R queries with the positions of B blocks; lanes past a block's slots are garbage.
+// Scores of R queries with the positions of B blocks; lanes past a block's slots are garbage. The blocks
+// after them, up to last_block, are fetched meanwhile.
 template <int R, int B, class Keys>
-void score_tile(const Keys& keys, std::int64_t block, const float* const (&q)[R], std::int64_t head_dim,
-                float scale, float* const (&scores)[R]) {
-  std::size_t at[B];
+void score_tile(const Keys& keys, std::int64_t block, std::int64_t last_block, const float* const (&q)[R],
+                std::int64_t head_dim, float scale, float* const (&scores)[R]) {
+  std::size_t at[B], ahead[B];
   std::int64_t stride[B];
   F32x16 dots[R][B];
   for (int b = 0; b < B; ++b) {
     at[b] = keys.keys(block + b);
+    ahead[b] = keys.keys(std::min(block + b + B, last_block));
     stride[b] = keys.slots(block + b);
   }
   for (int r = 0; r < R; ++r) {
@@ -73,7 +83,10 @@ void score_tile(const Keys& keys, std::int64_t block, const float* const (&q)[R]
   }
   for (std::int64_t dim = 0; dim < head_dim; ++dim) {
     F32x16 columns[B];
-    for (int b = 0; b < B; ++b) columns[b] = keys.load(at[b] + static_cast<std::size_t>(dim * stride[b]));
+    for (int b = 0; b < B; ++b) {
+      columns[b] = keys.load(at[b] + static_cast<std::size_t>(dim * stride[b]));
+      keys.prefetch(ahead[b] + static_cast<std::size_t>(dim * kCacheBlock));
+    }
     for (int r = 0; r < R; ++r) {
       const F32x16 input = F32x16::all(q[r][dim]);
       for (int b = 0; b < B; ++b) dots[r][b] = fma(input, columns[b], dots[r][b]);
@@ -114,8 +127,11 @@ void value_tile(const Values& values, std::int64_t dim, std::int64_t begin, std:
   const auto stride = static_cast<std::size_t>(values.value_stride());
   for (std::int64_t p = begin; p < end;) {
     std::size_t index = values.values(p) + static_cast<std::size_t>(dim);
+    std::size_t ahead =
+        values.values(std::min(p + kBlocksAhead * kCacheBlock, end - 1)) + static_cast<std::size_t>(dim);
     const std::int64_t block_end = std::min((p / kCacheBlock + 1) * kCacheBlock, end);
-    for (; p < block_end; ++p, index += stride) {
+    for (; p < block_end; ++p, index += stride, ahead += stride) {
+      for (int v = 0; v < V; v += 2) values.prefetch(ahead + static_cast<std::size_t>(16 * v));
       F32x16 columns[V];
       for (int v = 0; v < V; ++v) columns[v] = values.load(index + static_cast<std::size_t>(16 * v));
       for (int r = 0; r < R; ++r) {
@@ -220,8 +236,8 @@ class SpanAttention {
             q[i] = queries_.q(first + tile + i);
             scores[i] = scores_ + (first + tile + i) * kSpan + p - span_begin_;
           }
-          score_tile<kRows, decltype(b)::value>(keys, p / kCacheBlock, q, query_.head_dim, query_.scale,
-                                                scores);
+          score_tile<kRows, decltype(b)::value>(keys, p / kCacheBlock, (end_ - 1) / kCacheBlock, q,
+                                                query_.head_dim, query_.scale, scores);
         });
       });
     }
