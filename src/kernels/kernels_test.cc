@@ -373,6 +373,33 @@ void attend(const KernelSet& set, const KvView& cache, const AttentionQuery& que
   set.combine_spans(query, sums.data());
 }
 
+TEST(StoreKv, EverySetWritesTheBitsOfTheDefinition) {
+  std::mt19937 random(kSeed + 9);
+  for (int trial = 0; trial < 200; ++trial) {
+    const auto type = static_cast<KvType>(trial % 3);
+    const std::int64_t capacity = 1 + random() % 40, n_kv_head = 1 + random() % 3;
+    const std::int64_t head_dim = 2 * (1 + random() % 40);
+    const TestCache empty(random, type, capacity, n_kv_head, head_dim);
+    const auto row = static_cast<std::size_t>(n_kv_head * head_dim);
+    std::vector<float> k = random_floats(random, row), v = random_floats(random, row);
+    k[random() % row] = std::numeric_limits<float>::infinity();  // and beyond a half's range, at its edges
+    k[random() % row] = 65519.0F;
+    v[random() % row] = 65520.0F;
+    v[random() % row] = -0x1.8p-25F;
+    v[random() % row] = std::numeric_limits<float>::quiet_NaN();
+    const std::int64_t position = static_cast<std::int64_t>(random()) % capacity;
+    const auto written = [&](const KernelSet& set) {
+      TestCache cache = empty;
+      cache.view = {type, cache.k.data(), cache.v.data(), cache.offsets, capacity};
+      set.store_kv(cache.view, position, k.data(), v.data(), n_kv_head, head_dim);
+      return std::pair(cache.k, cache.v);
+    };
+    for (const KernelSet* set : vector_sets()) {
+      ASSERT_EQ(written(*set), written(reference_kernels())) << set->name << " trial " << trial;
+    }
+  }
+}
+
 TEST(Attention, EverySetGivesTheBitsOfTheDefinitionAndUnwrittenCellsDoNotMatter) {
   std::mt19937 random(kSeed + 6);
   for (int trial = 0; trial < 150; ++trial) {

@@ -197,6 +197,12 @@ F32x16 load_kv(const std::byte* base, std::size_t index) {
   }
 }
 
+// Rounded to nearest even, as f32_to_f16.
+inline void store_half(F32x16 a, std::uint16_t* p) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(a.low, _MM_FROUND_TO_NEAREST_INT));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p + 8), _mm256_cvtps_ph(a.high, _MM_FROUND_TO_NEAREST_INT));
+}
+
 // ---- Quantization of one block of 32 inputs
 
 inline std::uint32_t absmax_bits(const float* x) {

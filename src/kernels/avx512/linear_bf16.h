@@ -43,7 +43,7 @@ void bf16_panels(const PackedMatrix& w, std::int64_t panel, const InputRows& x, 
                                        totals + row * P * kPanel);
     });
   }
-  store_outputs(w, panel, P, rows, totals, y, y_stride);
+  store_outputs<P>(w, panel, rows, totals, y, y_stride);
 }
 
 void linear_bf16(const PackedMatrix& w, std::int64_t panel_begin, std::int64_t panel_end, const InputRows& x,

@@ -143,6 +143,11 @@ F32x16 load_kv(const std::byte* base, std::size_t index) {
   }
 }
 
+// Rounded to nearest even, as f32_to_f16.
+inline void store_half(F32x16 a, std::uint16_t* p) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT));
+}
+
 // ---- Quantization of one block of 32 inputs
 
 inline std::uint32_t absmax_bits(const float* x) {

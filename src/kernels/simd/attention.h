@@ -327,3 +327,30 @@ void combine_spans(const AttentionQuery& query, float* sums) {
     });
   }
 }
+
+// ---- Writing to the cache
+
+// One kv head's numbers as halves: 16 at a time, then to their places.
+inline void store_kv_half(const KvView& cache, std::int64_t position, std::int64_t head, const float* k,
+                          const float* v, std::int64_t head_dim) {
+  auto* keys = reinterpret_cast<std::uint16_t*>(cache.k) + cache.k_index(position, head, 0, head_dim);
+  auto* values = reinterpret_cast<std::uint16_t*>(cache.v) + cache.v_index(position, head, 0, head_dim);
+  const std::int64_t slots = cache.slots(position / kCacheBlock);
+  for_each_16(head_dim, [&](std::int64_t dim, std::int64_t count) {
+    std::uint16_t halves[16];
+    store_half(load_first(k + dim, count), halves);
+    for (std::int64_t i = 0; i < count; ++i) keys[(dim + i) * slots] = halves[i];
+    store_half(load_first(v + dim, count), halves);
+    std::memcpy(values + dim, halves, static_cast<std::size_t>(count) * sizeof halves[0]);
+  });
+}
+
+void store_kv(const KvView& cache, std::int64_t position, const float* k, const float* v,
+              std::int64_t n_kv_head, std::int64_t head_dim) {
+  if (cache.type != KvType::kF16) {
+    return reference_kernels().store_kv(cache, position, k, v, n_kv_head, head_dim);
+  }
+  for (std::int64_t head = 0; head < n_kv_head; ++head) {
+    store_kv_half(cache, position, head, k + head * head_dim, v + head * head_dim, head_dim);
+  }
+}

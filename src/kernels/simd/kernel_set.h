@@ -37,8 +37,7 @@ void linear(const PackedMatrix& w, std::int64_t panel_begin, std::int64_t panel_
 }
 
 inline KernelSet make_kernel_set(const char* name) {
-  KernelSet set =
-      reference_kernels();  // writing to the cache is bound by memory: the definition's loop serves
+  KernelSet set{};
   set.name = name;
   set.linear = linear;
   set.quantize = quantize;
@@ -47,6 +46,7 @@ inline KernelSet make_kernel_set(const char* name) {
   set.swiglu = swiglu;
   set.add = add;
   set.rope = rope;
+  set.store_kv = store_kv;
   set.attention = attention;
   set.combine_spans = combine_spans;
   return set;

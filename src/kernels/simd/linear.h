@@ -28,13 +28,18 @@ void for_each_row_tile(std::int64_t rows, Fn fn) {
   }
 }
 
-// Outputs of `panels` panels from totals [rows][panels][16].
-inline void store_outputs(const PackedMatrix& w, std::int64_t panel, std::int64_t panels, std::int64_t rows,
-                          const float* totals, float* y, std::int64_t y_stride) {
-  const std::int64_t first = panel * kPanel;
-  const auto count = static_cast<std::size_t>(std::min(panels * kPanel, w.n - first));
-  for (std::int64_t row = 0; row < rows; ++row) {
-    std::memcpy(y + row * y_stride + first, totals + row * panels * kPanel, count * sizeof(float));
+// Outputs of P panels from totals [rows][P][16].
+template <int P>
+void store_outputs(const PackedMatrix& w, std::int64_t panel, std::int64_t rows, const float* totals,
+                   float* y, std::int64_t y_stride) {
+  y += panel * kPanel;
+  const std::int64_t count = std::min(P * kPanel, w.n - panel * kPanel);
+  for (std::int64_t row = 0; row < rows; ++row, y += y_stride, totals += P * kPanel) {
+    if (count < P * kPanel) {
+      std::memcpy(y, totals, static_cast<std::size_t>(count) * sizeof(float));
+    } else {
+      for (int p = 0; p < P; ++p) F32x16::load(totals + p * kPanel).store(y + p * kPanel);
+    }
   }
 }
 
@@ -143,7 +148,7 @@ void float_panels(const PackedMatrix& w, std::int64_t panel, const InputRows& x,
     }
     float_segment<kType, P, kMaxRows>(columns, x, begin, inputs, rows, totals);
   }
-  store_outputs(w, panel, P, rows, totals, y, y_stride);
+  store_outputs<P>(w, panel, rows, totals, y, y_stride);
 }
 
 template <TensorType kType>
@@ -211,6 +216,12 @@ struct PackedSegment {
       return low;
     }
   }
+  // What lies some blocks ahead in memory, in this panel or the next.
+  void prefetch(std::int64_t block) const {
+    constexpr std::int64_t kBytes = Format::kBits * 64, kAhead = 2048;
+    const std::byte* ahead = bytes + at->codes + block * kBytes + kAhead;
+    for (std::int64_t line = 0; line < kBytes; line += 64) __builtin_prefetch(ahead + line);
+  }
   F32x16 scale(std::int64_t i) const {
     if constexpr (Format::kSubScales == 16) return F32x16::from_int8(bytes + at->sub_scales + i * kPanel);
     if constexpr (Format::kSubScales == 8) return F32x16::from_uint8(bytes + at->sub_scales + i * kPanel);
@@ -269,6 +280,7 @@ struct WideSegment {
   Bytes64 codes(std::int64_t block) const {
     return Bytes64::load(bytes + (block * kGroups + g) * 64);
   }
+  void prefetch(std::int64_t /*block*/) const {}  // it is there
   F32x16 scale(std::int64_t i) const { return F32x16::load(scales[i]); }
   F32x16 min(std::int64_t i) const { return F32x16::load(mins[i]); }
   F32x16 super_scale() const { return F32x16::load(super_scales); }
@@ -320,6 +332,8 @@ void quant_tile(const Segment* const (&w)[P], const QuantizedBlock* x, std::int6
     for (int p = 0; p < P; ++p) sums[r][p] = F32x16::zero();
   }
   for (std::int64_t b = 0; b < blocks; ++b) {
+    // With little to do for each byte, the hardware fetches fast enough by itself.
+    if constexpr (P == 1 && 2 * R >= Format::kBits) w[0]->prefetch(b);
     F32x16 dots[R][P];
     if constexpr (Format::kSubScales == 16) {
       F32x16 second[R][P];
@@ -390,10 +404,18 @@ template <TensorType kType, int P, int kMinRows, int kMaxRows, class Segment>
 void quant_segment(const Segment* const (&w)[P], const InputRows& x, std::int64_t begin, std::int64_t blocks,
                    std::int64_t rows, float* totals) {
   for_each_row_tile<kMinRows, kMaxRows>(rows, [&](std::int64_t row, auto r) {
+    constexpr int kRows = decltype(r)::value;
     const std::int64_t stride = x.k / kQuantBlock;
-    quant_tile<kType, decltype(r)::value, P>(w, x.blocks + row * stride + begin / kQuantBlock, stride, blocks,
-                                             begin == 0, totals + row * P * kPanel);
+    quant_tile<kType, kRows, P>(w, x.blocks + row * stride + begin / kQuantBlock, stride, blocks, begin == 0,
+                                totals + row * P * kPanel);
   });
+}
+
+// Up to how many rows one panel at a time is best: its weights are fetched ahead, and taken apart again for
+// each tile.
+template <TensorType kType>
+constexpr std::int64_t narrow_rows() {
+  return Quant<kType>::kBits == 8 ? kNarrowRows : 3 * kNarrowRows;
 }
 
 // One panel for few rows.
@@ -401,43 +423,50 @@ template <TensorType kType>
 void narrow_panel(const PackedMatrix& w, std::int64_t panel, const InputRows& x, std::int64_t rows, float* y,
                   std::int64_t y_stride) {
   constexpr int kMaxRows = Quant<kType>::kSubScales == 16 ? kQuantRows : kNarrowTileRows;
-  alignas(64) float totals[kNarrowRows * kPanel];
+  alignas(64) float totals[narrow_rows<kType>() * kPanel];
   for (std::int64_t segment = 0; segment < w.segments(); ++segment) {
     const PackedSegment<kType> packed{w.at(panel, segment), &w.layout(segment)};
     const PackedSegment<kType>* const one[1] = {&packed};
     quant_segment<kType, 1, 1, kMaxRows>(one, x, segment * kSegment, w.segment_inputs(segment) / kQuantBlock,
                                          rows, totals);
   }
-  store_outputs(w, panel, 1, rows, totals, y, y_stride);
+  store_outputs<1>(w, panel, rows, totals, y, y_stride);
 }
 
-// P panels for at most kRowChunk rows.
+// P panels for many rows, at most kRowChunk.
 template <TensorType kType, int P>
 void wide_panels(const PackedMatrix& w, std::int64_t panel, const InputRows& x, std::int64_t rows, float* y,
                  std::int64_t y_stride) {
   constexpr int kMaxRows = Quant<kType>::kSubScales == 16 ? kSubScaleRows : kQuantRows;
-  // More than kNarrowRows rows make more than kTiles tiles; the smallest come from one row too many for them.
-  constexpr int kTiles = (kNarrowRows + kMaxRows - 1) / kMaxRows;
+  // More than narrow_rows rows make more than kTiles tiles; the smallest come from one row too many for them.
+  constexpr int kTiles = (narrow_rows<kType>() + kMaxRows - 1) / kMaxRows;
   constexpr int kMinRows = (kTiles * kMaxRows + 1) / (kTiles + 1);
+  constexpr bool kWiden = Quant<kType>::kBits != 8;  // bytes are wide
+  using Segment = std::conditional_t<kWiden, WideSegment<kType>, PackedSegment<kType>>;
   alignas(64) float totals[kRowChunk * P * kPanel];
-  WideSegment<kType> widened[P];
-  const WideSegment<kType>* segments[P];
-  for (int p = 0; p < P; ++p) segments[p] = &widened[p];
+  Segment segments[P];
+  const Segment* pointers[P];
+  for (int p = 0; p < P; ++p) pointers[p] = &segments[p];
   for (std::int64_t segment = 0; segment < w.segments(); ++segment) {
     const std::int64_t blocks = w.segment_inputs(segment) / kQuantBlock;
     for (int p = 0; p < P; ++p) {
-      widened[p].widen(PackedSegment<kType>{w.at(panel + p, segment), &w.layout(segment)}, blocks);
+      const PackedSegment<kType> packed{w.at(panel + p, segment), &w.layout(segment)};
+      if constexpr (kWiden) {
+        segments[p].widen(packed, blocks);
+      } else {
+        segments[p] = packed;
+      }
     }
-    quant_segment<kType, P, kMinRows, kMaxRows>(segments, x, segment * kSegment, blocks, rows, totals);
+    quant_segment<kType, P, kMinRows, kMaxRows>(pointers, x, segment * kSegment, blocks, rows, totals);
   }
-  store_outputs(w, panel, P, rows, totals, y, y_stride);
+  store_outputs<P>(w, panel, rows, totals, y, y_stride);
 }
 
 template <TensorType kType>
 void linear_quants(const PackedMatrix& w, std::int64_t panel_begin, std::int64_t panel_end,
                    const InputRows& x, std::int64_t rows, float* y, std::int64_t y_stride) {
   std::int64_t panel = panel_begin;
-  if (rows <= kNarrowRows) {
+  if (rows <= narrow_rows<kType>()) {
     for (; panel < panel_end; ++panel) narrow_panel<kType>(w, panel, x, rows, y, y_stride);
     return;
   }
