@@ -25,13 +25,13 @@ EVERYTHING = set(ALLOWED)
 
 # Public headers by room. "types" are plain declarations that every room may use.
 PUBLIC = {
-    "error": "types", "token": "types", "config": "types",
+    "error": "types", "token": "types", "config": "types", "observer": "types",
     "kv_cache": "cache",
-    "executor": "model", "observer": "model", "layers": "model", "model": "model",
+    "executor": "model", "layers": "model", "model": "model",
     "tokenizer": "text", "chat": "text", "stop_matcher": "text",
     "sampling": "sampling",
     "sequence_runner": "engine", "generate": "engine", "language_model": "engine", "lab": "engine",
-    "perplexity": "engine", "bench": "engine",
+    "perplexity": "engine", "bench": "engine", "verify": "engine", "version": "engine",
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
 

@@ -9,6 +9,7 @@
 
 #include "command.h"
 #include "kvasir/error.h"
+#include "kvasir/version.h"
 
 namespace kvasir::cli {
 namespace {
@@ -27,8 +28,8 @@ int fail_usage(const std::string& message) {
 
 int run(int argc, char** argv) {
   CLI::App program("Kvasir: LLM inference with the same bits on every path.", "kvasir");
-  program.set_version_flag("--version", std::string("kvasir " KVASIR_VERSION " (arithmetic ") +
-                                            std::to_string(kArithmeticVersion) + ")");
+  program.set_version_flag(
+      "--version", fmt::format("kvasir {} (arithmetic {})", build_info().version, kArithmeticVersion));
   Action action;
   add_generate(program, action);
   add_chat(program, action);

@@ -47,9 +47,6 @@ class LanguageModel {
   std::unique_ptr<ChatTemplate> chat_template_;  // nullptr if there is none that we can render
 };
 
-// The version of the arithmetic (docs/arithmetic.md): changes whenever a result changes.
-inline constexpr int kArithmeticVersion = 1;
-
 }  // namespace kvasir
 
 #endif  // KVASIR_LANGUAGE_MODEL_H_

@@ -2,7 +2,7 @@
 
 #include <openssl/evp.h>
 
-#include <array>
+#include <string_view>
 
 #include "kvasir/error.h"
 
@@ -34,14 +34,18 @@ void Sha256::update(std::span<const std::byte> bytes) {
   check(EVP_DigestUpdate(state_->context.get(), bytes.data(), bytes.size()));
 }
 
+std::array<std::byte, 32> Sha256::digest() {
+  std::array<std::byte, 32> digest = {};
+  check(EVP_DigestFinal_ex(state_->context.get(), reinterpret_cast<unsigned char*>(digest.data()), nullptr));
+  return digest;
+}
+
 std::string Sha256::hex_digest() {
-  std::array<unsigned char, 32> digest = {};
-  check(EVP_DigestFinal_ex(state_->context.get(), digest.data(), nullptr));
   constexpr std::string_view kHex = "0123456789abcdef";
   std::string text;
-  for (const unsigned char byte : digest) {
-    text += kHex[byte >> 4];
-    text += kHex[byte & 0xf];
+  for (const std::byte byte : digest()) {
+    text += kHex[std::to_integer<std::size_t>(byte >> 4)];
+    text += kHex[std::to_integer<std::size_t>(byte & std::byte{0xf})];
   }
   return text;
 }

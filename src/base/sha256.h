@@ -2,6 +2,7 @@
 #ifndef KVASIR_BASE_SHA256_H_
 #define KVASIR_BASE_SHA256_H_
 
+#include <array>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -16,7 +17,9 @@ class Sha256 {
   Sha256(Sha256&&) noexcept;
   Sha256& operator=(Sha256&&) noexcept;
   void update(std::span<const std::byte> bytes);
-  std::string hex_digest();  // 64 lower-case digits; the object is not used again after this
+  // The object is not used again after one of these.
+  std::array<std::byte, 32> digest();
+  std::string hex_digest();  // 64 lower-case digits
 
  private:
   struct State;

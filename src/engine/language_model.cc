@@ -8,6 +8,7 @@
 #include "base/sha256.h"
 #include "formats/gguf.h"
 #include "kvasir/error.h"
+#include "kvasir/version.h"
 
 namespace kvasir {
 
