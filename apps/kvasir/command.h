@@ -32,6 +32,7 @@ void add_logits(CLI::App& program, Action& chosen);
 void add_perplexity(CLI::App& program, Action& chosen);
 void add_inspect(CLI::App& program, Action& chosen);
 void add_bench(CLI::App& program, Action& chosen);
+void add_verify(CLI::App& program, Action& chosen);
 
 inline constexpr int kDone = 0;
 inline constexpr int kFailed = 1;
@@ -126,6 +127,7 @@ void write_ids(JsonWriter& json, std::span<const TokenId> ids);
 // A line for people, on standard error.
 void note(const std::string& line);
 bool stdout_is_terminal();
+bool stderr_is_terminal();
 
 }  // namespace kvasir::cli
 

@@ -38,6 +38,7 @@ int run(int argc, char** argv) {
   add_perplexity(program, action);
   add_inspect(program, action);
   add_bench(program, action);
+  add_verify(program, action);
   try {
     program.parse(argc, argv);
   } catch (const CLI::Success& success) {  // --help, --version

@@ -273,5 +273,6 @@ void write_ids(JsonWriter& json, std::span<const TokenId> ids) {
 void note(const std::string& line) { fmt::print(stderr, "{}\n", line); }
 
 bool stdout_is_terminal() { return isatty(STDOUT_FILENO) == 1; }
+bool stderr_is_terminal() { return isatty(STDERR_FILENO) == 1; }
 
 }  // namespace kvasir::cli

@@ -11,7 +11,7 @@ from kvasir_cli import BINARY, Result, error, run, the_error
 from tiny_gguf import entry, file, integer, string, tensor, text, tiny_model, u32, u64
 
 MODEL_COMMANDS = (["generate", "x"], ["logits", "x"], ["perplexity", "x y"], ["chat"], ["tokenize", "x"],
-                  ["detokenize", "1"], ["inspect"])
+                  ["detokenize", "1"], ["inspect"], ["verify"])
 
 
 def nested_arrays(depth):
@@ -166,7 +166,7 @@ def test_text_file_that_cannot_be_read_is_named(tiny, tmp_path, command):
 
 WRITERS = [["generate", "x"], ["generate", "x", "--json"], ["logits", "x"], ["perplexity", "x y"],
            ["tokenize", "x"], ["tokenize", "x", "--ids"], ["detokenize", "65"], ["inspect"],
-           ["inspect", "--json"], ["chat", "--system", "x"]]
+           ["inspect", "--json"], ["chat", "--system", "x"], ["verify", "--quick"], ["verify", "--quick", "--json"]]
 
 
 @pytest.mark.parametrize("command", WRITERS, ids=" ".join)

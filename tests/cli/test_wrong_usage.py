@@ -46,6 +46,10 @@ CASES = [
     *[(["detokenize", ids], word) for ids, word in (("258", "258"), ("-1", "-1"), ("1,x", '"x"'), ("1;2", '"1;2"'))],
     (["chat", "words"], "words"),
     (["chat", "--json"], "--json"),
+    (["verify", "words"], "words"),
+    (["verify", "--no-cache"], "--no-cache"),
+    (["verify", "--kv-type", "q8"], "none of bf16, f16, f32"),
+    *[(["verify", "--threads", value], "threads") for value in ("-1", "1025", "x")],
 ]
 
 
@@ -65,7 +69,8 @@ def test_line_breaks_of_an_argument_do_not_break_the_line():
     assert "two lines" in error(2, "two\nlines")
 
 
-@pytest.mark.parametrize("command", ["generate", "chat", "tokenize", "detokenize", "logits", "perplexity", "inspect", "bench"])
+@pytest.mark.parametrize("command", ["generate", "chat", "tokenize", "detokenize", "logits", "perplexity", "inspect",
+                                     "bench", "verify"])
 def test_help_tells_the_options(command):
     assert command in output("--help").decode()
     assert "--model" in output(command, "--help").decode()

@@ -1,12 +1,12 @@
 """Writes GGUF files: a tiny model that loads in no time, and malformed files."""
 
-import array
+import math
 import random
 import struct
 from pathlib import Path
 
 UINT8, INT8, UINT16, INT16, UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY, UINT64, INT64, FLOAT64 = range(13)
-F32 = 0  # tensor type
+F32, F16, Q4_0, Q8_0, Q4_K, BF16 = 0, 1, 2, 8, 12, 30  # tensor types
 
 VOCAB = 258  # one token for each byte, then the two control tokens
 IM_START, IM_END = 256, 257
@@ -64,14 +64,26 @@ def byte_spellings():
     return [chr(byte) if byte in printable else next(moved) for byte in range(256)]
 
 
-def tiny_model(*, chat_template=CHAT_TEMPLATE, bos=None, alignment=32, extra=(), reverse_tensors=False):
-    """A one-layer llama with fixed random weights over a vocabulary of bytes."""
-    width, head_dim, feed_forward = 32, 16, 48
+# Of each tensor type the values in a block, and a block of random weights of about the same size in all types.
+BLOCKS = {
+    F32: (1, lambda rng: struct.pack("<f", rng.gauss(0, 0.3))),
+    F16: (1, lambda rng: struct.pack("<e", rng.gauss(0, 0.3))),
+    BF16: (1, lambda rng: struct.pack("<f", rng.gauss(0, 0.3))[2:]),
+    Q8_0: (32, lambda rng: struct.pack("<e", 0.004) + rng.randbytes(32)),
+    Q4_0: (32, lambda rng: struct.pack("<e", 0.06) + rng.randbytes(16)),
+    Q4_K: (256, lambda rng: struct.pack("<ee", 0.002, 0.015) + rng.randbytes(140)),
+}
+
+
+def tiny_model(*, chat_template=CHAT_TEMPLATE, bos=None, alignment=32, extra=(), reverse_tensors=False, layers=1,
+               matrices=F32, width=32, feed_forward=48):
+    """A llama with fixed random weights over a vocabulary of bytes."""
+    head_dim = width // 2
     entries = [
         text("general.architecture", "llama"),
         integer("general.alignment", alignment),
         integer("llama.context_length", CONTEXT),
-        integer("llama.block_count", 1),
+        integer("llama.block_count", layers),
         integer("llama.embedding_length", width),
         integer("llama.feed_forward_length", feed_forward),
         integer("llama.attention.head_count", 2),
@@ -92,21 +104,25 @@ def tiny_model(*, chat_template=CHAT_TEMPLATE, bos=None, alignment=32, extra=(),
     shapes = {
         "token_embd.weight": (width, VOCAB),
         "output_norm.weight": (width,),
-        "blk.0.attn_norm.weight": (width,),
-        "blk.0.attn_q.weight": (width, 2 * head_dim),
-        "blk.0.attn_k.weight": (width, head_dim),
-        "blk.0.attn_v.weight": (width, head_dim),
-        "blk.0.attn_output.weight": (2 * head_dim, width),
-        "blk.0.ffn_norm.weight": (width,),
-        "blk.0.ffn_gate.weight": (width, feed_forward),
-        "blk.0.ffn_up.weight": (width, feed_forward),
-        "blk.0.ffn_down.weight": (feed_forward, width),
     }
+    for layer in range(layers):
+        shapes |= {
+            f"blk.{layer}.attn_norm.weight": (width,),
+            f"blk.{layer}.attn_q.weight": (width, 2 * head_dim),
+            f"blk.{layer}.attn_k.weight": (width, head_dim),
+            f"blk.{layer}.attn_v.weight": (width, head_dim),
+            f"blk.{layer}.attn_output.weight": (2 * head_dim, width),
+            f"blk.{layer}.ffn_norm.weight": (width,),
+            f"blk.{layer}.ffn_gate.weight": (width, feed_forward),
+            f"blk.{layer}.ffn_up.weight": (width, feed_forward),
+            f"blk.{layer}.ffn_down.weight": (feed_forward, width),
+        }
     rng = random.Random(20261130)
     tensors, data = [], b""
     for name, dims in shapes.items():
-        count = dims[0] * (dims[1] if len(dims) == 2 else 1)
-        tensors.append(tensor(name, dims, len(data)))
-        data += array.array("f", (rng.gauss(0, 0.3) for _ in range(count))).tobytes()
+        tensor_type = matrices if len(dims) == 2 else F32
+        block_values, random_block = BLOCKS[tensor_type]
+        tensors.append(tensor(name, dims, len(data), tensor_type))
+        data += b"".join(random_block(rng) for _ in range(math.prod(dims) // block_values))
         data += bytes(-len(data) % alignment)
     return file(entries, tensors[::-1] if reverse_tensors else tensors, data, alignment=alignment)
