@@ -36,9 +36,9 @@ void linear(const PackedMatrix& w, std::int64_t panel_begin, std::int64_t panel_
   }
 }
 
-void quantize(const float* x, std::int64_t k, std::int8_t* quants, float* scales, std::int32_t* sums) {
-  fault.real->quantize(x, k, quants, scales, sums);
-  if (fault.meets(x, k)) flip(scales);
+void quantize(const float* x, std::int64_t k, QuantizedBlock* blocks) {
+  fault.real->quantize(x, k, blocks);
+  if (fault.meets(x, k)) flip(&blocks->scale);
 }
 
 void round_bf16(const float* x, std::int64_t k, std::uint32_t* pairs) {

@@ -46,17 +46,6 @@ float tree_sum(float* lanes, int count) {
 
 // ---- Linear layers. Each dot product gives one output; see docs/arithmetic.md, "Linear layers".
 
-float dot_floats(std::span<const float> w, const float* x) {
-  const std::size_t segment = kSegment;
-  float total = 0.0F;
-  for (std::size_t begin = 0; begin < w.size(); begin += segment) {
-    float sum = 0.0F;
-    for (std::size_t i = begin; i < std::min(begin + segment, w.size()); ++i) sum = std::fma(x[i], w[i], sum);
-    total = begin == 0 ? sum : total + sum;
-  }
-  return total;
-}
-
 // Exact: so few products of int8 fit an int32 by far.
 std::int32_t dot_int8(const std::int8_t* w, const std::int8_t* x, std::int64_t count) {
   std::int32_t sum = 0;
@@ -102,25 +91,62 @@ float dot_super_blocks(std::span<const QuantBlock> w, bool with_min, const Quant
   return total;
 }
 
-void linear_floats(const PackedMatrix& w, std::int64_t begin, std::int64_t end, const InputRows& x,
-                   std::int64_t rows, float* y, std::int64_t y_stride) {
-  const std::int64_t pairs = (w.k + 1) / 2;
-  std::vector<float> rounded;
-  if (w.type == TensorType::kBF16) {
-    for (std::int64_t i = 0; i < rows * pairs; ++i) {
-      rounded.push_back(bf16_to_f32(static_cast<std::uint16_t>(x.pairs[i] >> 16)));
-      rounded.push_back(bf16_to_f32(static_cast<std::uint16_t>(x.pairs[i])));
-    }
-  }
-  std::vector<float> weights(static_cast<std::size_t>(w.k));
-  for (std::int64_t n = begin; n < end; ++n) {
-    dequantize_output(w, n, weights);
-    for (std::int64_t row = 0; row < rows; ++row) {
-      y[row * y_stride + n] =
-          dot_floats(weights, rounded.empty() ? x.floats + row * w.k : rounded.data() + row * 2 * pairs);
+// The weights of one input for the 16 outputs of a panel.
+[[gnu::always_inline]] inline void read_column(TensorType type, const std::byte* segment, std::int64_t i,
+                                               float* column) {
+  for (std::int64_t lane = 0; lane < kPanel; ++lane) {
+    if (type == TensorType::kF32) {
+      column[lane] = reinterpret_cast<const float*>(segment)[i * kPanel + lane];
+    } else if (type == TensorType::kF16) {
+      column[lane] = f16_to_f32(reinterpret_cast<const std::uint16_t*>(segment)[i * kPanel + lane]);
+    } else {
+      const std::uint32_t pair = reinterpret_cast<const std::uint32_t*>(segment)[i / 2 * kPanel + lane];
+      column[lane] = bf16_to_f32(static_cast<std::uint16_t>(i % 2 == 0 ? pair >> 16 : pair));
     }
   }
 }
+
+// Input i of one row.
+[[gnu::always_inline]] inline float read_input(TensorType type, const InputRows& row, std::int64_t i) {
+  if (type != TensorType::kBF16) return row.floats[i];
+  return bf16_to_f32(static_cast<std::uint16_t>(i % 2 == 0 ? row.pairs[i / 2] >> 16 : row.pairs[i / 2]));
+}
+
+[[gnu::always_inline]] inline void linear_floats(const PackedMatrix& w, std::int64_t panel_begin,
+                                                 std::int64_t panel_end, const InputRows& x,
+                                                 std::int64_t rows, float* y, std::int64_t y_stride) {
+  for (std::int64_t panel = panel_begin; panel < panel_end; ++panel) {
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const InputRows input = x.from(row);
+      float totals[kPanel];
+      for (std::int64_t segment = 0; segment < w.segments(); ++segment) {
+        float sums[kPanel] = {};
+        for (std::int64_t i = 0; i < w.segment_inputs(segment); ++i) {
+          float column[kPanel];
+          read_column(w.type, w.at(panel, segment), i, column);
+          const float xi = read_input(w.type, input, segment * kSegment + i);
+          for (std::int64_t lane = 0; lane < kPanel; ++lane) {
+            sums[lane] = std::fma(xi, column[lane], sums[lane]);
+          }
+        }
+        for (std::int64_t lane = 0; lane < kPanel; ++lane) {
+          totals[lane] = segment == 0 ? sums[lane] : totals[lane] + sums[lane];
+        }
+      }
+      const std::int64_t count = std::min(kPanel, w.n - panel * kPanel);
+      std::copy_n(totals, count, y + row * y_stride + panel * kPanel);
+    }
+  }
+}
+
+#if defined(__x86_64__)
+// The same with the processor's fma instead of the C library's: std::fma has one result either way.
+[[gnu::target("fma")]] void linear_floats_fma(const PackedMatrix& w, std::int64_t panel_begin,
+                                              std::int64_t panel_end, const InputRows& x, std::int64_t rows,
+                                              float* y, std::int64_t y_stride) {
+  linear_floats(w, panel_begin, panel_end, x, rows, y, y_stride);
+}
+#endif
 
 void linear_quantized(const PackedMatrix& w, std::int64_t begin, std::int64_t end, const InputRows& x,
                       std::int64_t rows, float* y, std::int64_t y_stride) {
@@ -141,12 +167,15 @@ void linear_quantized(const PackedMatrix& w, std::int64_t begin, std::int64_t en
 
 void linear(const PackedMatrix& w, std::int64_t panel_begin, std::int64_t panel_end, const InputRows& x,
             std::int64_t rows, float* y, std::int64_t y_stride) {
-  const std::int64_t begin = panel_begin * kPanel, end = std::min(panel_end * kPanel, w.n);
   if (input_kind(w.type) == InputKind::kInt8) {
-    linear_quantized(w, begin, end, x, rows, y, y_stride);
-  } else {
-    linear_floats(w, begin, end, x, rows, y, y_stride);
+    linear_quantized(w, panel_begin * kPanel, std::min(panel_end * kPanel, w.n), x, rows, y, y_stride);
+    return;
   }
+#if defined(__x86_64__)
+  static const bool has_fma = __builtin_cpu_supports("fma");
+  if (has_fma) return linear_floats_fma(w, panel_begin, panel_end, x, rows, y, y_stride);
+#endif
+  linear_floats(w, panel_begin, panel_end, x, rows, y, y_stride);
 }
 
 // ---- Inputs of linear layers
