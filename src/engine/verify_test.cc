@@ -188,7 +188,7 @@ TEST(Verify, NoticesOneBitInOneKernelAndNamesThePlace) {
 }
 
 TEST(Verify, AFaultInAKernelThatTheModelDoesNotUseIsNotMet) {
-  for (const char* kernel : {"quantize", "round_bf16"}) {
+  for (const char* kernel : {"quantize", "round_bf16", "geglu"}) {
     const VerifyOptions options{.threads = 2, .quick = true, .flip_bit = kernel};
     EXPECT_EQ(verify_lab(good_weights(), prompts_of({6, 21}), options).differing(), 0);
   }

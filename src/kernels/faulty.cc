@@ -57,6 +57,11 @@ void swiglu(const float* gate, const float* up, std::int64_t n, float* out) {
   if (fault.meets(out, n)) flip(out);
 }
 
+void geglu(const float* gate, const float* up, std::int64_t n, float* out) {
+  fault.real->geglu(gate, up, n, out);
+  if (fault.meets(out, n)) flip(out);
+}
+
 void add(float* x, const float* y, std::int64_t n) {
   fault.real->add(x, y, n);
   if (fault.meets(x, n)) flip(x);
@@ -105,6 +110,7 @@ constexpr FaultyKernel kFaultyKernels[] = {
     {"round_bf16", Operation::kFfnNorm, [](KernelSet& set) { set.round_bf16 = round_bf16; }},
     {"rms_norm", Operation::kFfnNorm, [](KernelSet& set) { set.rms_norm = rms_norm; }},
     {"swiglu", Operation::kFfnActivation, [](KernelSet& set) { set.swiglu = swiglu; }},
+    {"geglu", Operation::kFfnActivation, [](KernelSet& set) { set.geglu = geglu; }},
     {"add", Operation::kFfnResidual, [](KernelSet& set) { set.add = add; }},
     {"rope", Operation::kQuery, [](KernelSet& set) { set.rope = rope; }},
     {"store_kv", Operation::kValue, [](KernelSet& set) { set.store_kv = store_kv; }},

@@ -123,6 +123,9 @@ struct KernelSet {
   // out = silu(gate) * up.
   void (*swiglu)(const float* gate, const float* up, std::int64_t n, float* out);
 
+  // out = gelu(gate) * up, gelu in its tanh form.
+  void (*geglu)(const float* gate, const float* up, std::int64_t n, float* out);
+
   // x += y.
   void (*add)(float* x, const float* y, std::int64_t n);
 

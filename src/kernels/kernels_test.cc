@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/float_functions.h"
 #include "kernels/half.h"
 #include "kvasir/error.h"
 
@@ -308,6 +309,9 @@ TEST(Elementwise, EverySetGivesTheBitsOfTheDefinition) {
       reference.swiglu(x.data(), y.data(), n, expected.data());
       set->swiglu(x.data(), y.data(), n, got.data());
       ASSERT_EQ(bits_of(got), bits_of(expected)) << "swiglu n=" << n;
+      reference.geglu(x.data(), y.data(), n, expected.data());
+      set->geglu(x.data(), y.data(), n, got.data());
+      ASSERT_EQ(bits_of(got), bits_of(expected)) << "geglu n=" << n;
       expected = got = x;
       reference.add(expected.data(), y.data(), n);
       set->add(got.data(), y.data(), n);
@@ -326,22 +330,61 @@ TEST(Elementwise, EverySetGivesTheBitsOfTheDefinition) {
   }
 }
 
-// swiglu(g, 1) = g / (1 + exp(-g)): the exponential seen through it, over its whole range.
-TEST(Elementwise, TheExponentialIsTheSameOverItsWholeRangeAndAccurate) {
+// Difference in units of the last place of the exact value.
+double ulps(float value, double exact) {
+  const int exponent = std::max(std::ilogb(exact), -126);
+  return std::fabs(static_cast<double>(value) - exact) / std::ldexp(1.0, exponent - 23);
+}
+
+// docs/arithmetic.md states these errors.
+TEST(Elementwise, TheFloatFunctionsAreAsAccurateAsStated) {
+  double exp_error = 0.0, silu_error = 0.0, gelu_error = 0.0;
+  const float one = 1.0F;
+  for (float x = -87.0F; x < 88.0F; x += 0.000137F) {
+    exp_error = std::max(exp_error, ulps(exp_f32(x), std::exp(static_cast<double>(x))));
+  }
+  for (float x = -20.0F; x < 20.0F; x += 0.000173F) {
+    float y;
+    const double exact = x;
+    reference_kernels().swiglu(&x, &one, 1, &y);
+    silu_error = std::max(silu_error, ulps(y, exact / (1.0 + std::exp(-exact))));
+    if (x < -4.0F) continue;  // so small that only the absolute error counts: see the next test
+    reference_kernels().geglu(&x, &one, 1, &y);
+    const double z = std::sqrt(2.0 / std::acos(-1.0)) * (exact + 0.044715 * exact * exact * exact);
+    gelu_error = std::max(gelu_error, ulps(y, exact / (1.0 + std::exp(-2.0 * z))));
+  }
+  EXPECT_LT(exp_error, 0.95);
+  EXPECT_LT(silu_error, 2.3);
+  EXPECT_LT(gelu_error, 17.0);
+}
+
+TEST(Elementwise, GeluIsTheTanhForm) {
+  const float one = 1.0F;
+  for (float x = -12.0F; x < 12.0F; x += 0.0017F) {
+    float y;
+    reference_kernels().geglu(&x, &one, 1, &y);
+    const double g = x;
+    const double exact =
+        0.5 * g * (1.0 + std::tanh(std::sqrt(2.0 / std::acos(-1.0)) * (g + 0.044715 * g * g * g)));
+    ASSERT_NEAR(y, exact, 4e-7 * std::max(1.0, std::fabs(exact))) << x;
+  }
+}
+
+// swiglu(g, 1) and geglu(g, 1): the exponential of every set seen through them, over its whole range.
+TEST(Elementwise, TheExponentialIsTheSameOverItsWholeRange) {
   const std::vector<float> one(16, 1.0F);
-  double worst = 0.0;
   for (float g = -110.0F; g < 110.0F; g += 0.00371F) {
     const std::vector<float> gate(16, g);
     std::vector<float> expected(16), got(16);
-    reference_kernels().swiglu(gate.data(), one.data(), 16, expected.data());
     for (const KernelSet* set : vector_sets()) {
+      reference_kernels().swiglu(gate.data(), one.data(), 16, expected.data());
       set->swiglu(gate.data(), one.data(), 16, got.data());
       ASSERT_EQ(bits_of(got), bits_of(expected)) << g;
+      reference_kernels().geglu(gate.data(), one.data(), 16, expected.data());
+      set->geglu(gate.data(), one.data(), 16, got.data());
+      ASSERT_EQ(bits_of(got), bits_of(expected)) << g;
     }
-    const double exact = static_cast<double>(g) / (1.0 + std::exp(-static_cast<double>(g)));
-    if (std::fabs(exact) > 1e-30) worst = std::max(worst, std::fabs(expected[0] / exact - 1.0));
   }
-  EXPECT_LT(worst, 4e-7);
 }
 
 // A cache of `capacity` positions whose blocks lie in a shuffled order, everything unwritten being NaN.

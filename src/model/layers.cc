@@ -109,8 +109,10 @@ struct Linear::Pieces {
   std::int64_t row_pieces;    // that the same panels have
   std::int64_t count;
 
-  Pieces(const kernels::PackedMatrix& w, std::int64_t all_rows) {
-    panels = std::max<std::int64_t>(static_cast<std::int64_t>(kPieceBytes / w.panel_bytes), 1);
+  // matrices: of the same shape, that a piece has a part of.
+  Pieces(const kernels::PackedMatrix& w, std::int64_t all_rows, std::size_t matrices = 1) {
+    const std::size_t at_once = kPieceBytes / matrices / w.panel_bytes;
+    panels = std::max<std::int64_t>(static_cast<std::int64_t>(at_once), 1);
     rows = all_rows;
     row_pieces = 1;
     if (all_rows >= kManyRows) {  // a panel is more work: fewer of them, but whole tiles
@@ -176,7 +178,7 @@ void Linear::forward_both(Executor& executor, const float* x, std::int64_t rows,
                           Product second, const RowMaker& maker,
                           const std::function<void(const Outputs&)>& then) {
   set_inputs(executor, x, rows, {first, second}, maker);
-  const Pieces pieces(*first.layer->weight_, rows);
+  const Pieces pieces(*first.layer->weight_, rows, 2);
   executor.pool().parallel_for(pieces.count, [&](std::int64_t piece) {
     first.layer->compute(executor, pieces, piece, rows, first.y);
     then(second.layer->compute(executor, pieces, piece, rows, second.y));

@@ -14,28 +14,6 @@
 namespace kvasir::kernels {
 namespace {
 
-// ---- Elementary functions
-
-float exp_f32(float x) {
-  const float t = std::fma(x, kLog2E, kRoundMagic);
-  const std::uint32_t n = std::bit_cast<std::uint32_t>(t) - kRoundMagicBits;  // two's complement
-  const float n_float = t - kRoundMagic;
-  float r = std::fma(n_float, -kLn2High, x);
-  r = std::fma(n_float, -kLn2Low, r);
-  float p = kExpCoefficients[0];
-  for (int i = 1; i < 6; ++i) p = std::fma(p, r, kExpCoefficients[i]);
-  p = std::fma(p, r, 1.0F);
-  p = std::fma(p, r, 1.0F);
-  // 2^n in two factors, so that n = 128 is reached without an infinite factor.
-  const std::uint32_t half = static_cast<std::uint32_t>(static_cast<std::int32_t>(n) >> 1);
-  const float scale1 = std::bit_cast<float>((half + 127) << 23);
-  const float scale2 = std::bit_cast<float>((n - half + 127) << 23);
-  const float result = p * scale1 * scale2;
-  if (x < kExpUnderflow) return 0.0F;
-  if (x > kExpOverflow) return std::numeric_limits<float>::infinity();
-  return result;
-}
-
 // Sum of `count` lanes, a power of two: lane i takes lane i + count / 2, and so on down to one.
 float tree_sum(float* lanes, int count) {
   for (int half = count / 2; half > 0; half /= 2) {
@@ -232,6 +210,14 @@ void swiglu(const float* gate, const float* up, std::int64_t n, float* out) {
   }
 }
 
+void geglu(const float* gate, const float* up, std::int64_t n, float* out) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float g = gate[i];
+    const float exponent = g * std::fma(g * g, kGeluCubic, kGeluLinear);
+    out[i] = g / (1.0F + exp_f32(-exponent)) * up[i];
+  }
+}
+
 void add(float* x, const float* y, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) x[i] += y[i];
 }
@@ -363,8 +349,18 @@ std::size_t attention_scratch(const AttentionQuery& query) {
 }
 
 const KernelSet& reference_kernels() {
-  static constexpr KernelSet kSet = {"scalar", linear, quantize, round_bf16, rms_norm,     swiglu,
-                                     add,      rope,   store_kv, attention,  combine_spans};
+  static constexpr KernelSet kSet = {.name = "scalar",
+                                     .linear = linear,
+                                     .quantize = quantize,
+                                     .round_bf16 = round_bf16,
+                                     .rms_norm = rms_norm,
+                                     .swiglu = swiglu,
+                                     .geglu = geglu,
+                                     .add = add,
+                                     .rope = rope,
+                                     .store_kv = store_kv,
+                                     .attention = attention,
+                                     .combine_spans = combine_spans};
   return kSet;
 }
 

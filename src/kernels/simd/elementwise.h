@@ -105,6 +105,15 @@ void swiglu(const float* gate, const float* up, std::int64_t n, float* out) {
   });
 }
 
+void geglu(const float* gate, const float* up, std::int64_t n, float* out) {
+  for_each_16(n, [&](std::int64_t i, std::int64_t count) {
+    const F32x16 g = load_first(gate + i, count);
+    const F32x16 exponent = g * fma(g * g, F32x16::all(kGeluCubic), F32x16::all(kGeluLinear));
+    const F32x16 gelu = g / (F32x16::all(1.0F) + exp_f32(negate(exponent)));
+    store_first(gelu * load_first(up + i, count), out + i, count);
+  });
+}
+
 void add(float* x, const float* y, std::int64_t n) {
   for_each_16(n, [&](std::int64_t i, std::int64_t count) {
     store_first(load_first(x + i, count) + load_first(y + i, count), x + i, count);

@@ -44,6 +44,7 @@ inline KernelSet make_kernel_set(const char* name) {
   set.round_bf16 = round_bf16;
   set.rms_norm = rms_norm;
   set.swiglu = swiglu;
+  set.geglu = geglu;
   set.add = add;
   set.rope = rope;
   set.store_kv = store_kv;
