@@ -16,8 +16,9 @@ namespace {
 // Weights that one thread takes at a time: large enough that taking costs nothing, small enough that a thread
 // which is held up delays little.
 constexpr std::size_t kPieceBytes = 128 * 1024;
-constexpr std::int64_t kManyRows = 16;   // from here on, a piece is a tile's panels
-constexpr std::int64_t kTilePanels = 4;  // what every kernel set's tiles divide
+constexpr std::int64_t kManyRows = 16;    // from here on, a piece is a tile's panels
+constexpr std::int64_t kQuantPanels = 2;  // what the widest tiles have
+constexpr std::int64_t kFloatPanels = 4;
 constexpr std::int64_t kTileRows = 12;
 constexpr std::int64_t kRowsAtOnce = 120;
 
@@ -110,16 +111,19 @@ struct Linear::Pieces {
   std::int64_t count;
 
   // matrices: of the same shape, that a piece has a part of.
-  Pieces(const kernels::PackedMatrix& w, std::int64_t all_rows, std::size_t matrices = 1) {
-    const std::size_t at_once = kPieceBytes / matrices / w.panel_bytes;
-    panels = std::max<std::int64_t>(static_cast<std::int64_t>(at_once), 1);
+  Pieces(const kernels::PackedMatrix& w, std::int64_t all_rows, int threads, std::size_t matrices = 1) {
     rows = all_rows;
     row_pieces = 1;
-    if (all_rows >= kManyRows) {  // a panel is more work: fewer of them, but whole tiles
-      panels = kTilePanels;
+    if (all_rows >= kManyRows) {  // a panel is much work, but tiles should be whole
+      panels = kernels::input_kind(w.type) == kernels::InputKind::kInt8 ? kQuantPanels : kFloatPanels;
       row_pieces = (all_rows + kRowsAtOnce - 1) / kRowsAtOnce;
       rows = ((all_rows + row_pieces - 1) / row_pieces + kTileRows - 1) / kTileRows * kTileRows;
       row_pieces = (all_rows + rows - 1) / rows;
+    } else {
+      const std::size_t at_once = kPieceBytes / matrices / w.panel_bytes;
+      std::int64_t pieces = w.panels() / std::max<std::int64_t>(static_cast<std::int64_t>(at_once), 1) + 1;
+      pieces = (pieces + threads - 1) / threads * threads;  // as many for every thread
+      panels = (w.panels() + pieces - 1) / pieces;
     }
     count = (w.panels() + panels - 1) / panels * row_pieces;
   }
@@ -160,11 +164,12 @@ Linear::Outputs Linear::compute(Executor& executor, const Pieces& pieces, std::i
 void Linear::forward_all(Executor& executor, const float* x, std::int64_t rows,
                          std::initializer_list<Product> products, const RowMaker& maker) {
   set_inputs(executor, x, rows, products, maker);
+  const int threads = executor.threads();
   std::int64_t count = 0;
-  for (const Product& product : products) count += Pieces(*product.layer->weight_, rows).count;
+  for (const Product& product : products) count += Pieces(*product.layer->weight_, rows, threads).count;
   executor.pool().parallel_for(count, [&](std::int64_t piece) {
     for (const Product& product : products) {
-      const Pieces pieces(*product.layer->weight_, rows);
+      const Pieces pieces(*product.layer->weight_, rows, threads);
       if (piece < pieces.count) {
         product.layer->compute(executor, pieces, piece, rows, product.y);
         return;
@@ -178,7 +183,7 @@ void Linear::forward_both(Executor& executor, const float* x, std::int64_t rows,
                           Product second, const RowMaker& maker,
                           const std::function<void(const Outputs&)>& then) {
   set_inputs(executor, x, rows, {first, second}, maker);
-  const Pieces pieces(*first.layer->weight_, rows, 2);
+  const Pieces pieces(*first.layer->weight_, rows, executor.threads(), 2);
   executor.pool().parallel_for(pieces.count, [&](std::int64_t piece) {
     first.layer->compute(executor, pieces, piece, rows, first.y);
     then(second.layer->compute(executor, pieces, piece, rows, second.y));
