@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kCountBits = 24;
 constexpr std::uint64_t kCountMask = (std::uint64_t{1} << kCountBits) - 1;
-constexpr int kSpins = 200;  // about two microseconds: longer than the gap between two layers' jobs
+constexpr int kSpins = 2000;  // some 20 microseconds: what a thread waits for another's last piece
 
 std::uint64_t next_piece(std::uint64_t ticket) { return ticket & kCountMask; }
 std::uint64_t pieces_of(std::uint64_t ticket) { return (ticket >> kCountBits) & kCountMask; }

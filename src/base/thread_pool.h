@@ -1,7 +1,7 @@
 // A fixed set of threads that share out the pieces of one piece of work at a time.
 //
 // Pieces are taken dynamically from one atomic counter, so that a thread which the operating system holds up
-// delays only the piece it has in hand. Between two jobs a worker spins for a few microseconds and then
+// delays only the piece it has in hand. Between two jobs a worker spins for some 20 microseconds and then
 // sleeps: an idle program burns no processor time, and on a busy machine nobody spins against the thread that
 // it waits for.
 #ifndef KVASIR_BASE_THREAD_POOL_H_

@@ -115,11 +115,11 @@ inline std::pair<float, float> exponentials(float* scores, std::int64_t begin, s
   return {largest, tree_sum(sums)};
 }
 
-// Continues the chains of R queries and 16 V dims over the positions [begin, end). weights[r] is indexed by
-// position.
+// Continues the chains of R queries and 16 V dims over the positions [begin, end). weights[r] begins at the
+// position `origin`.
 template <int R, int V, class Values>
 void value_tile(const Values& values, std::int64_t dim, std::int64_t begin, std::int64_t end,
-                const float* const (&weights)[R], float* const (&sums)[R]) {
+                const float* const (&weights)[R], std::int64_t origin, float* const (&sums)[R]) {
   F32x16 out[R][V];
   for (int r = 0; r < R; ++r) {
     for (int v = 0; v < V; ++v) out[r][v] = F32x16::load(sums[r] + dim + 16 * v);
@@ -135,7 +135,7 @@ void value_tile(const Values& values, std::int64_t dim, std::int64_t begin, std:
       F32x16 columns[V];
       for (int v = 0; v < V; ++v) columns[v] = values.load(index + static_cast<std::size_t>(16 * v));
       for (int r = 0; r < R; ++r) {
-        const F32x16 weight = F32x16::all(weights[r][p]);
+        const F32x16 weight = F32x16::all(weights[r][p - origin]);
         for (int v = 0; v < V; ++v) out[r][v] = fma(weight, columns[v], out[r][v]);
       }
     }
@@ -263,13 +263,14 @@ class SpanAttention {
     const float* weights[R];
     float* sums[R];
     for (int r = 0; r < R; ++r) {
-      weights[r] = scores_ + (m + r) * kSpan - span_begin_;
+      weights[r] = scores_ + (m + r) * kSpan;
       sums[r] = sums_ + (m + r) * sums_stride(query_.head_dim);
     }
     for (std::int64_t dim = 0; dim < padded(); dim += 16 * kFloatPanels) {
       with_constant<1, kFloatPanels>(
-          std::min<std::int64_t>((padded() - dim) / 16, kFloatPanels),
-          [&](auto v) { value_tile<R, decltype(v)::value>(values, dim, begin, end, weights, sums); });
+          std::min<std::int64_t>((padded() - dim) / 16, kFloatPanels), [&](auto v) {
+            value_tile<R, decltype(v)::value>(values, dim, begin, end, weights, span_begin_, sums);
+          });
     }
   }
 
