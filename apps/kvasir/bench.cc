@@ -2,7 +2,6 @@
 #include "kvasir/bench.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -147,13 +146,16 @@ int run(const Options& options) {
   BenchOptions bench_options = options.bench;
   bench_options.activations = options.model.activations;
   bench_options.kv_type = options.model.kv_type();
-  const bool show_progress = !options.take_turns && isatty(STDERR_FILENO) == 1;
+  ProgressLine line;
   const auto progress = [&](std::int64_t done, std::int64_t all) {
-    if (options.take_turns) await_turn();
-    if (show_progress) fmt::print(stderr, "\r{} of {} ", done, all);
+    if (options.take_turns) {
+      await_turn();
+    } else {
+      line.show(fmt::format("{} of {}", done, all));
+    }
   };
   const BenchReport report = bench(options.model.resolved_path(), bench_options, progress);
-  if (show_progress) fmt::print(stderr, "\r{:40}\r", "");
+  line.show("");
   print(options.json ? to_json(report) : options.csv ? to_csv(report) : to_markdown(report));
   return kDone;
 }

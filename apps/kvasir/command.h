@@ -63,9 +63,8 @@ struct ModelOptions {
   // The file that -m, else KVASIR_MODEL, else the place where script/bootstrap puts the default model names.
   std::string resolved_path() const;
   KvType kv_type() const { return chosen_kv_type.value_or(default_kv_type(activations)); }
-  LanguageModel load(Executor& executor) const {
-    return LanguageModel::load(resolved_path(), activations, executor);
-  }
+  // Shows on a terminal how far it is.
+  LanguageModel load(Executor& executor) const;
 };
 
 struct RunCliOptions {
@@ -127,7 +126,16 @@ void write_ids(JsonWriter& json, std::span<const TokenId> ids);
 // A line for people, on standard error.
 void note(const std::string& line);
 bool stdout_is_terminal();
-bool stderr_is_terminal();
+
+// A line on standard error that is written over, if that is a terminal; gone when the object is.
+class ProgressLine {
+ public:
+  ~ProgressLine() { show(""); }
+  void show(const std::string& text);
+
+ private:
+  std::string shown_;
+};
 
 }  // namespace kvasir::cli
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -132,6 +133,17 @@ void ModelOptions::add_types(CLI::App& command) {
       command, "--kv-type", chosen_kv_type,
       {{"f32", KvType::kF32}, {"f16", KvType::kF16}, {"bf16", KvType::kBF16}},
       "Numbers in the KV cache: f16, bf16 or f32 (default: f16; f32 with --activations f32)");
+}
+
+LanguageModel ModelOptions::load(Executor& executor) const {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point start = Clock::now();
+  ProgressLine line;
+  return LanguageModel::load(resolved_path(), activations, executor, [&](double share) {
+    // A small model is there before anybody could read the line.
+    if (Clock::now() - start < std::chrono::milliseconds(300)) return;
+    line.show(fmt::format("loading: {:.0f} %", 100.0 * share));
+  });
 }
 
 std::string ModelOptions::resolved_path() const {
@@ -273,6 +285,11 @@ void write_ids(JsonWriter& json, std::span<const TokenId> ids) {
 void note(const std::string& line) { fmt::print(stderr, "{}\n", line); }
 
 bool stdout_is_terminal() { return isatty(STDOUT_FILENO) == 1; }
-bool stderr_is_terminal() { return isatty(STDERR_FILENO) == 1; }
+
+void ProgressLine::show(const std::string& text) {
+  if (isatty(STDERR_FILENO) != 1 || text == shown_) return;
+  shown_ = text;
+  fmt::print(stderr, "\r\033[K{}", text);
+}
 
 }  // namespace kvasir::cli

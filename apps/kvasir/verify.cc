@@ -107,20 +107,6 @@ Receipt make_receipt(const Options& options, const LanguageModel& model, const V
 
 // ---- For people
 
-// A line on standard error that is written over, if that is a terminal.
-class ProgressLine {
- public:
-  ~ProgressLine() { show(""); }
-  void show(const std::string& text) {
-    if (!stderr_is_terminal() || text == shown_) return;
-    shown_ = text;
-    fmt::print(stderr, "\r\033[K{}", text);
-  }
-
- private:
-  std::string shown_;
-};
-
 // Rows as the results come. Those that differ only in their number of threads share one.
 class Table {
  public:
