@@ -19,7 +19,7 @@ enum class Operation {
   kAttentionOutput,    // [d_model], the attention's output projection
   kAttentionResidual,  // [d_model], after that was added
   kFfnNorm,            // [d_model]
-  kFfnActivation,      // [d_ff], silu(gate) * up
+  kFfnActivation,      // [d_ff], silu(gate) * up, say
   kFfnDown,            // [d_model], the down projection
   kFfnResidual,        // [d_model], after that was added
   kFinalNorm,          // [d_model]
