@@ -8,15 +8,18 @@
 
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "base/sha256.h"
 #include "kernels/kernels.h"
 #include "kvasir/error.h"
 #include "kvasir/lab.h"
 #include "kvasir/sampling.h"
 #include "kvasir/sequence_runner.h"
+#include "kvasir/version.h"
 
 namespace kvasir {
 namespace {
@@ -55,6 +58,46 @@ void expect_meaningful(std::span<const float> logits) {
   }
   ASSERT_GT(high - low, 0.5F);
 }
+
+template <class T>
+std::string sha256_of(const std::vector<T>& numbers) {
+  Sha256 hash;
+  hash.update(std::as_bytes(std::span(numbers)));
+  return hash.hex_digest();
+}
+
+// What the sampler makes of the first 100 logits.
+std::vector<double> sampling_of(std::span<const float> logits) {
+  SamplingParams params;
+  params.top_p = 0.9;
+  Sampler sampler(params, 100);
+  std::vector<double> result = sampler.probabilities(logits.first(100), {}, {});
+  for (std::uint64_t position = 0; position < 50; ++position) {
+    result.push_back(sampler.sample(logits.first(100), {}, {}, position));
+    result.push_back(gumbel_noise(1, 0, position, 3));
+  }
+  result.push_back(logprobs_of(logits.first(100), 7, 0).chosen);
+  return result;
+}
+
+// The floating-point control register, and a setting of it that flushes subnormals and rounds down.
+#if defined(__x86_64__)
+using ControlRegister = std::uint32_t;
+constexpr ControlRegister kHostile = 0x1f80 | 0x8040 | 0x2000;
+constexpr ControlRegister kControlBits = ~0x3fU;  // the others are flags of what has happened
+ControlRegister read_control() { return _mm_getcsr(); }
+void write_control(ControlRegister value) { _mm_setcsr(value); }
+#else
+using ControlRegister = std::uint64_t;
+constexpr ControlRegister kHostile = std::uint64_t{1} << 24 | std::uint64_t{2} << 22;
+constexpr ControlRegister kControlBits = ~std::uint64_t{0};
+ControlRegister read_control() {
+  ControlRegister value;
+  asm volatile("mrs %0, fpcr" : "=r"(value));
+  return value;
+}
+void write_control(ControlRegister value) { asm volatile("msr fpcr, %0" : : "r"(value)); }
+#endif
 
 class SameBits : public ::testing::Test {
  protected:
@@ -164,6 +207,28 @@ TEST_F(SameBits, AfterTheEndOfASequenceWasForgottenAndWrittenAgain) {
   EXPECT_EQ(cache.pos(), 60);
 }
 
+// On every machine and with every compiler: computed once, with the definition's kernels on x86-64.
+TEST_F(SameBits, AreThoseOfTheArithmeticsVersion) {
+  static_assert(kArithmeticVersion == 1, "other results have other hashes");
+  const std::map<KvType, std::string> expected = {
+      {KvType::kF32, "3e15730285b5692f656f29bcd7bccc3f6f1622866f1991a88097334e25c97d0d"},
+      {KvType::kF16, "824564b2e52128da657f1f20139066e3e4fc304d83c8ccbe7c8dafbc4b44e9fc"},
+      {KvType::kBF16, "00a7f18bfd6e651c2a05764cea26ffeca74f32f02a44a0e908c14e539bac2ca4"}};
+  const std::vector<TokenId> ids = random_ids(12, 280, 100);
+  Executor executor(2);
+  for (const auto& [kv_type, hash] : expected) {
+    SequenceRunner runner(model_.model(), executor, 1, 280, kv_type, {});
+    const auto row = runner.append(ids, 280);
+    const std::vector<float> logits(row.begin(), row.end());
+    expect_meaningful(logits);
+    EXPECT_EQ(sha256_of(logits), hash) << "KV type " << static_cast<int>(kv_type);
+    if (kv_type == KvType::kF32) {
+      EXPECT_EQ(sha256_of(sampling_of(logits)),
+                "b3fe8dbdf1d27c81b2234d341a093469c7390919cf07a9b27b2367ada0feb34d");
+    }
+  }
+}
+
 // A host program may have changed the floating-point environment; nothing of ours may depend on it.
 TEST_F(SameBits, InAHostThatRoundsDownAndFlushesSubnormals) {
   const std::vector<TokenId> ids = random_ids(11, 50, 100);
@@ -174,32 +239,15 @@ TEST_F(SameBits, InAHostThatRoundsDownAndFlushesSubnormals) {
     const auto logits = runner.append(ids, 50);
     return std::vector<float>(logits.begin(), logits.end());
   };
-  const auto sample = [](std::span<const float> logits) {
-    SamplingParams params;
-    params.top_p = 0.9;
-    Sampler sampler(params, 100);
-    std::vector<double> result = sampler.probabilities(logits.first(100), {}, {});
-    for (std::uint64_t position = 0; position < 50; ++position) {
-      result.push_back(sampler.sample(logits.first(100), {}, {}, position));
-      result.push_back(gumbel_noise(1, 0, position, 3));
-    }
-    result.push_back(logprobs_of(logits.first(100), 7, 0).chosen);
-    return result;
-  };
   const std::vector<float> expected = run();
-  const std::vector<double> expected_sampling = sample(expected);
-#if defined(__x86_64__)
-  const unsigned saved = _mm_getcsr();
-  const unsigned hostile = 0x1f80 | 0x8040 | 0x2000;  // flush to zero, denormals are zero, round down
-  _mm_setcsr(hostile);
-#endif
+  const std::vector<double> expected_sampling = sampling_of(expected);
+  const ControlRegister saved = read_control();
+  write_control(kHostile);
   const std::vector<float> got = run();
-  const std::vector<double> got_sampling = sample(expected);
-#if defined(__x86_64__)
-  const unsigned after = _mm_getcsr();
-  _mm_setcsr(saved);
-  EXPECT_EQ(after & ~0x3fU, hostile & ~0x3fU) << "the host's environment was not put back";
-#endif
+  const std::vector<double> got_sampling = sampling_of(expected);
+  const ControlRegister after = read_control();
+  write_control(saved);
+  EXPECT_EQ(after & kControlBits, kHostile & kControlBits) << "the host's environment was not put back";
   EXPECT_TRUE(same_bits(got, expected));
   EXPECT_EQ(got_sampling, expected_sampling);
 }

@@ -2,6 +2,10 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <fmt/format.h>
+#include <sys/auxv.h>
 #endif
 
 #include <array>
@@ -49,6 +53,25 @@ std::vector<std::string> processor_features() {
       features.emplace_back(bit.name);
     }
   }
+  return features;
+}
+
+#elif defined(__aarch64__)
+
+std::string processor_name() {
+  if ((getauxval(AT_HWCAP) & HWCAP_CPUID) == 0) return "unknown";
+  std::uint64_t id = 0;
+  asm("mrs %0, midr_el1" : "=r"(id));
+  return fmt::format("Arm, implementer 0x{:02x}, part 0x{:03x}", id >> 24 & 0xff, id >> 4 & 0xfff);
+}
+
+std::vector<std::string> processor_features() {
+  const unsigned long first = getauxval(AT_HWCAP), second = getauxval(AT_HWCAP2);
+  std::vector<std::string> features;
+  if ((first & HWCAP_ASIMDDP) != 0) features.emplace_back("asimddp");
+  if ((first & HWCAP_SVE) != 0) features.emplace_back("sve");
+  if ((second & HWCAP2_I8MM) != 0) features.emplace_back("i8mm");
+  if ((second & HWCAP2_BF16) != 0) features.emplace_back("bf16");
   return features;
 }
 

@@ -1,6 +1,9 @@
 // Which kernel sets this machine can run, and which one to take.
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 #include <cstdlib>
@@ -15,7 +18,8 @@
 namespace kvasir::kernels {
 namespace {
 
-constexpr std::string_view kKnownNames[] = {"scalar", "avx2", "avx512", "avx512vnni", "avx512bf16"};
+constexpr std::string_view kKnownNames[] = {"scalar",     "avx2", "avx512", "avx512vnni",
+                                            "avx512bf16", "neon", "neondot"};
 
 #if defined(__x86_64__)
 bool has_f16c() {  // __builtin_cpu_supports does not know it in every compiler
@@ -40,6 +44,9 @@ std::vector<const KernelSet*> detect() {
       }
     }
   }
+#elif defined(__aarch64__)
+  sets.push_back(&neon_kernels());
+  if ((getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0) sets.push_back(&neondot_kernels());
 #endif
   return sets;
 }

@@ -15,6 +15,9 @@ const KernelSet& avx512bf16_kernels();  // the same with VNNI and BF16
 // Whether this machine's bfloat16 products are summed as the definition says (they are on all that are
 // known); needs AVX-512 BF16.
 bool avx512bf16_is_as_defined();
+#elif defined(__aarch64__)
+const KernelSet& neon_kernels();     // every 64-bit Arm processor
+const KernelSet& neondot_kernels();  // the dot product extension
 #endif
 
 }  // namespace kvasir::kernels

@@ -67,6 +67,8 @@ TEST(KernelSets, TheReferenceComesFirstAndAVectorSetIsThere) {
   EXPECT_EQ(available_kernels().front(), &reference_kernels());
 #if defined(__x86_64__)
   EXPECT_EQ(__builtin_cpu_supports("avx2") != 0, available_kernels().size() > 1);
+#else
+  EXPECT_STREQ(available_kernels()[1]->name, "neon");
 #endif
 }
 
@@ -75,6 +77,18 @@ TEST(KernelSets, TheEnvironmentVariableForcesOneAndRefusesOthers) {
   EXPECT_STREQ(default_kernels().name, "scalar");
   ASSERT_EQ(setenv("KVASIR_ISA", "quantum", 1), 0);
   EXPECT_THROW(default_kernels(), Error);
+  const char* foreign = available_kernels()[1]->name == std::string("neon") ? "avx2" : "neon";
+  ASSERT_EQ(setenv("KVASIR_ISA", foreign, 1), 0);
+  try {
+    default_kernels();
+    ADD_FAILURE() << "not refused";
+  } catch (const Error& error) {
+    const std::string message = error.what();
+    EXPECT_NE(message.find("lacks that instruction set"), std::string::npos) << message;
+    for (const KernelSet* set : available_kernels()) {
+      EXPECT_NE(message.find(set->name), std::string::npos) << message;
+    }
+  }
   ASSERT_EQ(unsetenv("KVASIR_ISA"), 0);
   EXPECT_EQ(&default_kernels(), available_kernels().back());
 }

@@ -28,6 +28,9 @@ PeakLoops avx512vnni_peak_loops();
 PeakLoops avx512bf16_peak_loops();
 void avx2_read(const std::byte* memory, std::size_t bytes);
 void avx512_read(const std::byte* memory, std::size_t bytes);
+#elif defined(__aarch64__)
+PeakLoops neon_peak_loops();
+PeakLoops neondot_peak_loops();
 #endif
 
 }  // namespace kvasir::kernels

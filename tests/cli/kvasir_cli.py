@@ -22,9 +22,9 @@ class Result:
     err: str
 
 
-def run(*args, stdin=b"", env=None, stdout=subprocess.PIPE):
+def run(*args, stdin=b"", env=None, stdout=subprocess.PIPE, program=(BINARY,)):
     process = subprocess.run(
-        [BINARY, *map(str, args)],
+        [*map(str, program), *map(str, args)],
         input=stdin,
         stdout=stdout,
         stderr=subprocess.PIPE,
