@@ -277,6 +277,10 @@ TEST(Quantize, ReachesTheDefinitionsBitsAndItsLimits) {
       case 3:
         x[random() % 32] = -std::numeric_limits<float>::max();
         break;
+      case 4:  // halfway between two quants: a scale of exactly 1/4
+        for (float& v : x) v = (static_cast<float>(random() % 254) - 126.5F) / 4.0F;
+        x[random() % 32] = -127.0F / 4.0F;
+        break;
       default:
         break;
     }

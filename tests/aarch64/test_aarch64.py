@@ -52,6 +52,13 @@ def test_logits_of_the_default_model(kernels):
     assert output(*options, program=ARM, env={"KVASIR_ISA": kernels}) == output(*options)
 
 
+def test_text_and_ids():
+    text = "Grüße, 日本語 🙂 İstanbul\t١٢٣".encode() + bytes(range(256))
+    ids = output("tokenize", "--ids", stdin=text)
+    assert output("tokenize", "--ids", stdin=text, program=ARM) == ids
+    assert output("detokenize", stdin=ids, program=ARM) == output("detokenize", stdin=ids)
+
+
 def test_sampled_text_and_likelihood(tiny):
     for sampling in (["--seed", 7], ["--seed", 8, "--temperature", 1.3, "--top-p", 0.9, "--min-p", 0.01]):
         options = ("generate", "-m", tiny, PROMPT, "-n", 30, "--ignore-eos", *sampling)
