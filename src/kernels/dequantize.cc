@@ -4,21 +4,10 @@
 #include <stdexcept>
 
 #include "kernels/half.h"
+#include "kernels/unaligned.h"
 
 namespace kvasir::kernels {
 namespace {
-
-std::uint16_t read_u16(const std::byte* p) {
-  std::uint16_t value;
-  std::memcpy(&value, p, sizeof value);
-  return value;
-}
-
-std::uint32_t read_u32(const std::byte* p) {
-  std::uint32_t value;
-  std::memcpy(&value, p, sizeof value);
-  return value;
-}
 
 float read_f16(const std::byte* p) { return f16_to_f32(read_u16(p)); }
 

@@ -50,6 +50,16 @@ inline std::uint16_t f32_to_bf16(float value) {
   return static_cast<std::uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
+// Zero for a bfloat16 number below 2^-48 in magnitude: see round_bf16 in kernels.h.
+inline std::uint16_t bf16_without_tiny(std::uint16_t value) {
+  return (value & 0x7f80U) < (127U - 48U) << 7 ? std::uint16_t{0} : value;
+}
+
+// Number i of consecutive ones that lie in pairs: the even one in the high half of a word.
+inline float bf16_of_pair(std::uint32_t pair, std::int64_t i) {
+  return bf16_to_f32(static_cast<std::uint16_t>(i % 2 == 0 ? pair >> 16 : pair));
+}
+
 }  // namespace kvasir::kernels
 
 #endif  // KVASIR_KERNELS_HALF_H_

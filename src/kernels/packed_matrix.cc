@@ -1,9 +1,6 @@
 #include "kernels/packed_matrix.h"
 
 #include <cstring>
-#include <stdexcept>
-
-#include "kernels/half.h"
 
 namespace kvasir::kernels {
 namespace {
@@ -11,58 +8,10 @@ namespace {
 constexpr std::size_t kLine = AlignedBuffer<std::byte>::kAlignment;
 constexpr std::size_t kGroupBytes = kPanel * kDotGroup;
 
-// How a block-quantized type is packed.
-struct Format {
-  int bits;
-  int zero_point;
-  bool mins;       // a scale and a min for each block of 32
-  int sub_scales;  // K-quants: integer scales of a super-block; else 0
-  bool sub_mins;
-};
-
-Format format_of(TensorType type) {
-  switch (type) {
-    case TensorType::kQ8_0:
-      return {8, 128, false, 0, false};
-    case TensorType::kQ4_0:
-      return {4, 8, false, 0, false};
-    case TensorType::kQ4_1:
-      return {4, 0, true, 0, false};
-    case TensorType::kQ5_0:
-      return {5, 16, false, 0, false};
-    case TensorType::kQ5_1:
-      return {5, 0, true, 0, false};
-    case TensorType::kQ4_K:
-      return {4, 0, false, 8, true};
-    case TensorType::kQ5_K:
-      return {5, 0, false, 8, true};
-    case TensorType::kQ6_K:
-      return {6, 32, false, 16, false};
-    case TensorType::kF32:
-    case TensorType::kF16:
-    case TensorType::kBF16:
-      break;
-  }
-  throw std::logic_error("format_of: not a block-quantized type");
-}
-
-std::uint32_t read_u32(const std::byte* p) {
-  std::uint32_t value;
-  std::memcpy(&value, p, sizeof value);
-  return value;
-}
-std::uint16_t read_u16(const std::byte* p) {
-  std::uint16_t value;
-  std::memcpy(&value, p, sizeof value);
-  return value;
-}
 template <class T>
 void put(std::byte* base, std::size_t index, T value) {
   std::memcpy(base + index * sizeof value, &value, sizeof value);
 }
-
-// No product of such a weight may become subnormal: see round_bf16 in kernels.h.
-std::uint32_t without_tiny(std::uint16_t bf16) { return (bf16 & 0x7f80U) < (127U - 48U) << 7 ? 0U : bf16; }
 
 // ---- One lane of a block: 32 stored inputs of one output into its codes, which begin at the lane's
 // four bytes of the block's first group.
@@ -175,8 +124,8 @@ void pack_float_lane(TensorType type, TensorType stored, const std::byte* row, s
     for (std::size_t i = 0; i < count; ++i) put(segment, i * kPanel + lane, read_u16(row + 2 * i));
   } else {
     for (std::size_t i = 0; i < count; i += 2) {
-      const std::uint32_t even = without_tiny(read_u16(row + 2 * i));
-      const std::uint32_t odd = i + 1 < count ? without_tiny(read_u16(row + 2 * i + 2)) : 0U;
+      const std::uint32_t even = bf16_without_tiny(read_u16(row + 2 * i));
+      const std::uint32_t odd = i + 1 < count ? bf16_without_tiny(read_u16(row + 2 * i + 2)) : 0U;
       put(segment, i / 2 * kPanel + lane, even << 16 | odd);
     }
   }
@@ -196,8 +145,6 @@ InputKind input_kind(TensorType type) {
   }
 }
 
-int zero_point(TensorType type) { return format_of(type).zero_point; }
-
 SegmentLayout segment_layout(TensorType type, std::int64_t inputs) {
   SegmentLayout layout;
   const auto part = [&](std::size_t bytes) {
@@ -211,13 +158,13 @@ SegmentLayout segment_layout(TensorType type, std::int64_t inputs) {
     part(columns * kPanel * (type == TensorType::kF16 ? 2 : 4));
     return layout;
   }
-  const Format format = format_of(type);
+  const QuantFormat format = quant_format(type);
   const std::size_t blocks = count / kQuantBlock;
   if (format.sub_scales > 0) {
     layout.scales = part(2 * kPanel * sizeof(std::uint16_t));
     layout.mins = layout.scales + kPanel * sizeof(std::uint16_t);
     layout.sub_scales = part(static_cast<std::size_t>(format.sub_scales) * kPanel);
-    if (format.sub_mins) layout.sub_mins = part(8 * kPanel);
+    if (format.mins) layout.sub_mins = part(8 * kPanel);
   } else {
     layout.scales = part(blocks * kPanel * sizeof(std::uint16_t));
     if (format.mins) layout.mins = part(blocks * kPanel * sizeof(std::uint16_t));
@@ -270,7 +217,7 @@ void pack_panel(PackedMatrix& matrix, TensorType type, const std::byte* rows, st
 }
 
 void unpack_packed_block(const PackedMatrix& matrix, std::int64_t output, std::int64_t b, QuantBlock& block) {
-  const Format format = format_of(matrix.type);
+  const QuantFormat format = quant_format(matrix.type);
   const auto lane = static_cast<std::size_t>(output % kPanel);
   const auto block_values = static_cast<std::int64_t>(tensor_type_info(matrix.type).block_values);
   const std::int64_t first_input = b * block_values;
@@ -281,12 +228,12 @@ void unpack_packed_block(const PackedMatrix& matrix, std::int64_t output, std::i
     return f16_to_f32(read_u16(segment + part + 2 * (first_block * kPanel + lane)));
   };
   block.d = half(at.scales);
-  block.dmin = format.mins || format.sub_mins ? half(at.mins) : 0.0F;
+  block.dmin = format.mins ? half(at.mins) : 0.0F;
   const std::size_t per_scale = format.sub_scales == 8 ? 2 : 1;
   for (std::size_t s = 0; s < 16 && format.sub_scales > 0; ++s) {
     block.sub_scales[s] = static_cast<std::int8_t>(segment[at.sub_scales + s / per_scale * kPanel + lane]);
   }
-  for (std::size_t s = 0; s < 8 && format.sub_mins; ++s) {
+  for (std::size_t s = 0; s < 8 && format.sub_scales > 0 && format.mins; ++s) {
     block.sub_mins[s] = static_cast<std::uint8_t>(segment[at.sub_mins + s * kPanel + lane]);
   }
   for (std::size_t i = 0; i < static_cast<std::size_t>(block_values); i += kDotGroup) {
@@ -310,7 +257,6 @@ void unpack_packed_block(const PackedMatrix& matrix, std::int64_t output, std::i
 }
 
 void dequantize_output(const PackedMatrix& matrix, std::int64_t output, std::span<float> weights) {
-  const auto lane = static_cast<std::size_t>(output % kPanel);
   if (input_kind(matrix.type) == InputKind::kInt8) {
     const std::size_t block_values = tensor_type_info(matrix.type).block_values;
     QuantBlock block;
@@ -324,17 +270,9 @@ void dequantize_output(const PackedMatrix& matrix, std::int64_t output, std::spa
   }
   for (std::int64_t s = 0; s < matrix.segments(); ++s) {
     const std::byte* segment = matrix.at(output / kPanel, s);
-    const auto inputs = static_cast<std::size_t>(matrix.segment_inputs(s));
     float* out = weights.data() + s * kSegment;
-    for (std::size_t i = 0; i < inputs; ++i) {
-      if (matrix.type == TensorType::kF32) {
-        std::memcpy(&out[i], segment + 4 * (i * kPanel + lane), sizeof(float));
-      } else if (matrix.type == TensorType::kF16) {
-        out[i] = f16_to_f32(read_u16(segment + 2 * (i * kPanel + lane)));
-      } else {
-        const std::uint32_t pair = read_u32(segment + 4 * (i / 2 * kPanel + lane));
-        out[i] = bf16_to_f32(static_cast<std::uint16_t>(i % 2 == 0 ? pair >> 16 : pair));
-      }
+    for (std::int64_t i = 0; i < matrix.segment_inputs(s); ++i) {
+      out[i] = packed_float(matrix.type, segment, i, output % kPanel);
     }
   }
 }

@@ -5,14 +5,18 @@
 #define KVASIR_KERNELS_PACKED_MATRIX_H_
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <stdexcept>
 
 #include "base/memory_arena.h"
 #include "base/tensor_type.h"
 #include "kernels/dequantize.h"
+#include "kernels/half.h"
+#include "kernels/unaligned.h"
 #include "kvasir/config.h"
 
 namespace kvasir::kernels {
@@ -28,12 +32,46 @@ inline constexpr std::int64_t kGroups = kQuantBlock / kDotGroup;  // groups of a
 enum class InputKind { kFloat, kBF16, kInt8 };
 InputKind input_kind(TensorType type);
 
+// How a block-quantized type is packed.
+struct QuantFormat {
+  int bits;
+  int zero_point;  // code = quant + zero_point
+  bool mins;       // a min for each block of 32
+  int sub_scales;  // K-quants: integer scales of a super-block, 8 or 16; else 0
+};
+
+constexpr QuantFormat quant_format(TensorType type) {
+  switch (type) {
+    case TensorType::kQ8_0:
+      return {8, 128, false, 0};
+    case TensorType::kQ4_0:
+      return {4, 8, false, 0};
+    case TensorType::kQ4_1:
+      return {4, 0, true, 0};
+    case TensorType::kQ5_0:
+      return {5, 16, false, 0};
+    case TensorType::kQ5_1:
+      return {5, 0, true, 0};
+    case TensorType::kQ4_K:
+      return {4, 0, true, 8};
+    case TensorType::kQ5_K:
+      return {5, 0, true, 8};
+    case TensorType::kQ6_K:
+      return {6, 32, false, 16};
+    case TensorType::kF32:
+    case TensorType::kF16:
+    case TensorType::kBF16:
+      break;
+  }
+  throw std::logic_error("quant_format: not a block-quantized type");
+}
+
 // Where the parts of one segment of one panel lie, in bytes from its start; each part starts on a cache line.
 //
 // Floats: `codes` holds [inputs][16]; for BF16 [inputs / 2, rounded up][16] pairs, the even input in the high
 // half of 32 bits.
 //
-// Block-quantized weights: the codes are unsigned, the quant plus a zero point (see zero_point). A group is
+// Block-quantized weights: the codes are unsigned, the quant plus the zero point of its format. A group is
 // 64 bytes: 16 outputs x 4 inputs.
 //   8 bits: 8 groups a block
 //   4 bits: [4][64], the low nibble for group g, the high one for group g + 4
@@ -49,9 +87,6 @@ struct SegmentLayout {
   std::size_t bytes = 0;
 };
 SegmentLayout segment_layout(TensorType type, std::int64_t inputs);
-
-// What is added to a quant to make its code: 128, 8, 16 or 32 where quants are signed, else 0.
-int zero_point(TensorType type);
 
 // y[n] = sum over k of x[k] * w[n, k].
 struct PackedMatrix {
@@ -87,6 +122,14 @@ PackedMatrix make_packed_matrix(TensorType type, std::int64_t n, std::int64_t k,
 
 // Fills one panel from the stored matrix: n rows of k values of `type`, row-major.
 void pack_panel(PackedMatrix& matrix, TensorType type, const std::byte* rows, std::int64_t panel);
+
+// A weight of float type: input i of a segment, one lane of its panel.
+inline float packed_float(TensorType type, const std::byte* segment, std::int64_t i, std::int64_t lane) {
+  const auto at = [&](std::int64_t column) { return static_cast<std::size_t>(column * kPanel + lane); };
+  if (type == TensorType::kF32) return std::bit_cast<float>(read_u32(segment + 4 * at(i)));
+  if (type == TensorType::kF16) return f16_to_f32(read_u16(segment + 2 * at(i)));
+  return bf16_of_pair(read_u32(segment + 4 * at(i / 2)), i);
+}
 
 // Block b of one output, as unpack_block gives it for the stored weights.
 void unpack_packed_block(const PackedMatrix& matrix, std::int64_t output, std::int64_t b, QuantBlock& block);

@@ -80,9 +80,16 @@ void Executor::LinearInputs::convert(const kernels::KernelSet& kernels, kernels:
 
 void Executor::LinearInputs::set(Executor& executor, const float* x, std::int64_t rows, std::int64_t k,
                                  std::span<const kernels::InputKind> kinds, const RowMaker& maker) {
-  bf16_.reserve(static_cast<std::size_t>(rows * ((k + 1) / 2)));
-  blocks_.reserve(static_cast<std::size_t>(rows * k / kernels::kQuantBlock));
-  rows_ = {k, x, bf16_.data(), blocks_.data()};
+  rows_ = {.k = k, .floats = x};
+  for (const kernels::InputKind kind : kinds) {
+    if (kind == kernels::InputKind::kBF16) {
+      bf16_.reserve(static_cast<std::size_t>(rows * ((k + 1) / 2)));
+      rows_.pairs = bf16_.data();
+    } else if (kind == kernels::InputKind::kInt8) {
+      blocks_.reserve(static_cast<std::size_t>(rows * k / kernels::kQuantBlock));
+      rows_.blocks = blocks_.data();
+    }
+  }
   executor.pool().parallel_for(rows, [&](std::int64_t row) {
     if (maker.make) maker.make(row);
     for (const kernels::InputKind kind : kinds) convert(executor.kernels(), kind, row);

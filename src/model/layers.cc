@@ -234,7 +234,13 @@ void Attention::attend(const ForwardPass& pass, const float* q, float* out) cons
   const auto n_tiles = static_cast<std::int64_t>(tiles.size());
   const auto view = [&](const RowTile& tile) { return pass.cache.view(layer_, tile.sequence); };
 
-  if (n_tiles * n_kv_head >= 4 * std::int64_t{executor.threads()}) {  // enough pieces without cutting spans
+  // Where rows are few and contexts long, spans are shared out, too.
+  const bool share_spans = n_tiles * n_kv_head < 4 * std::int64_t{executor.threads()} &&
+                           std::any_of(tiles.begin(), tiles.end(), [&](const RowTile& tile) {
+                             const kernels::AttentionQuery query = query_of(tile, 0);
+                             return query.span_end() - query.span_begin() > kSpansAtOnce;
+                           });
+  if (!share_spans) {
     executor.pool().parallel_for(n_tiles * n_kv_head, [&](std::int64_t piece) {
       const RowTile& tile = tiles[static_cast<std::size_t>(piece / n_kv_head)];
       const kernels::AttentionQuery query = query_of(tile, piece % n_kv_head);
@@ -248,7 +254,6 @@ void Attention::attend(const ForwardPass& pass, const float* q, float* out) cons
     return;
   }
 
-  // Few rows, perhaps of long contexts: spans are shared out, too.
   struct Piece {
     std::int64_t tile, kv_head, span_begin, span_end;
     std::size_t sums;
@@ -270,12 +275,6 @@ void Attention::attend(const ForwardPass& pass, const float* q, float* out) cons
     }
   }
   float* sums = executor.buffer(Executor::Buffer::kSpanSums, sums_size);
-  const auto combine = [&](std::int64_t t, std::int64_t kv_head) {
-    const kernels::AttentionQuery query = query_of(tiles[static_cast<std::size_t>(t)], kv_head);
-    executor.kernels().combine_spans(query, sums + sums_of_tile[static_cast<std::size_t>(t)] +
-                                                static_cast<std::size_t>(kv_head) * span_sums_size(query));
-  };
-  const bool one_piece_each = std::ssize(pieces) == n_tiles * n_kv_head;
   executor.pool().parallel_for(std::ssize(pieces), [&](std::int64_t i) {
     const Piece& piece = pieces[static_cast<std::size_t>(i)];
     const RowTile& tile = tiles[static_cast<std::size_t>(piece.tile)];
@@ -284,11 +283,13 @@ void Attention::attend(const ForwardPass& pass, const float* q, float* out) cons
     make_room(scratch, kernels::attention_scratch(query));
     executor.kernels().attention(view(tile), query, piece.span_begin, piece.span_end, sums + piece.sums,
                                  scratch.data());
-    if (one_piece_each) combine(piece.tile, piece.kv_head);
   });
-  if (one_piece_each) return;
-  executor.pool().parallel_for(n_tiles * n_kv_head,
-                               [&](std::int64_t i) { combine(i / n_kv_head, i % n_kv_head); });
+  executor.pool().parallel_for(n_tiles * n_kv_head, [&](std::int64_t i) {
+    const auto t = static_cast<std::size_t>(i / n_kv_head);
+    const kernels::AttentionQuery query = query_of(tiles[t], i % n_kv_head);
+    const std::size_t of_heads_before = static_cast<std::size_t>(i % n_kv_head) * span_sums_size(query);
+    executor.kernels().combine_spans(query, sums + sums_of_tile[t] + of_heads_before);
+  });
 }
 
 void Attention::forward(const ForwardPass& pass, const float* x, float* out, const RowMaker& maker) const {

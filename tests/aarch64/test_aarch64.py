@@ -11,20 +11,10 @@ OLD_ARM = (EMULATOR, "-cpu", "cortex-a57", PROGRAM)  # has no dot product extens
 KERNELS = ["scalar", "neon", "neondot"]
 PROMPT = "Once upon a time there was"
 
-MODELS = {
-    "F32": {},
-    "F16": {"matrices": tiny_gguf.F16},
-    "BF16": {"matrices": tiny_gguf.BF16},
-    "Q8_0": {"matrices": tiny_gguf.Q8_0, "feed_forward": 64},
-    "Q4_0": {"matrices": tiny_gguf.Q4_0, "feed_forward": 64},
-    "Q4_K": {"matrices": tiny_gguf.Q4_K, "width": 256, "feed_forward": 256},
-}
-
-
-@pytest.fixture(params=MODELS)
+@pytest.fixture(params=tiny_gguf.MODELS)
 def model(request, tmp_path):
     path = tmp_path / request.param
-    path.write_bytes(tiny_gguf.tiny_model(layers=2, **MODELS[request.param]))
+    path.write_bytes(tiny_gguf.tiny_model(layers=2, **tiny_gguf.MODELS[request.param]))
     return path
 
 

@@ -11,14 +11,6 @@ import pytest
 import tiny_gguf
 from kvasir_cli import BINARY, document, error, ids_text, output, run
 
-TYPES = {
-    "F32": {},
-    "F16": {"matrices": tiny_gguf.F16},
-    "BF16": {"matrices": tiny_gguf.BF16},
-    "Q8_0": {"matrices": tiny_gguf.Q8_0, "feed_forward": 64},
-    "Q4_0": {"matrices": tiny_gguf.Q4_0, "feed_forward": 64},
-    "Q4_K": {"matrices": tiny_gguf.Q4_K, "width": 256, "feed_forward": 256},
-}
 EVERY_TYPE = {  # kernel: the operation that its flipped bit is first seen at
     "linear": "ffn down projection",
     "rms_norm": "ffn norm",
@@ -35,9 +27,9 @@ EVERY_TYPE = {  # kernel: the operation that its flipped bit is first seen at
 def models(tmp_path_factory):
     """Paths of tiny models of three layers, by the type of their matrices."""
     folder = tmp_path_factory.mktemp("verify")
-    for name, options in TYPES.items():
+    for name, options in tiny_gguf.MODELS.items():
         (folder / name).write_bytes(tiny_gguf.tiny_model(layers=3, **options))
-    return {name: folder / name for name in TYPES}
+    return {name: folder / name for name in tiny_gguf.MODELS}
 
 
 def flipped(kernel, *options):
@@ -47,7 +39,7 @@ def flipped(kernel, *options):
     return json.loads(result.out)
 
 
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", tiny_gguf.MODELS)
 def test_every_path_of_every_weight_type_is_equal(models, name):
     result = document("verify", "-m", models[name])
     assert (result["equal"], result["differing"]) == (True, 0)
@@ -59,7 +51,7 @@ def test_every_path_of_every_weight_type_is_equal(models, name):
 
 @pytest.mark.parametrize(("name", "kernel", "operation"), [
     *[("Q4_0", kernel, operation) for kernel, operation in EVERY_TYPE.items()],
-    *[(name, "linear", EVERY_TYPE["linear"]) for name in TYPES],
+    *[(name, "linear", EVERY_TYPE["linear"]) for name in tiny_gguf.MODELS],
     *[(name, "quantize", "ffn activation") for name in ("Q8_0", "Q4_0", "Q4_K")],
     ("BF16", "round_bf16", "ffn activation"),
 ])

@@ -74,6 +74,16 @@ BLOCKS = {
     Q4_K: (256, lambda rng: struct.pack("<ee", 0.002, 0.015) + rng.randbytes(140)),
 }
 
+# What makes tiny_model a model of each type.
+MODELS = {
+    "F32": {},
+    "F16": {"matrices": F16},
+    "BF16": {"matrices": BF16},
+    "Q8_0": {"matrices": Q8_0, "feed_forward": 64},
+    "Q4_0": {"matrices": Q4_0, "feed_forward": 64},
+    "Q4_K": {"matrices": Q4_K, "width": 256, "feed_forward": 256},
+}
+
 
 def tiny_model(*, chat_template=CHAT_TEMPLATE, bos=None, alignment=32, extra=(), reverse_tensors=False, layers=1,
                matrices=F32, width=32, feed_forward=48):

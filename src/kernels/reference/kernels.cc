@@ -69,25 +69,10 @@ float dot_super_blocks(std::span<const QuantBlock> w, bool with_min, const Quant
   return total;
 }
 
-// The weights of one input for the 16 outputs of a panel.
-[[gnu::always_inline]] inline void read_column(TensorType type, const std::byte* segment, std::int64_t i,
-                                               float* column) {
-  for (std::int64_t lane = 0; lane < kPanel; ++lane) {
-    if (type == TensorType::kF32) {
-      column[lane] = reinterpret_cast<const float*>(segment)[i * kPanel + lane];
-    } else if (type == TensorType::kF16) {
-      column[lane] = f16_to_f32(reinterpret_cast<const std::uint16_t*>(segment)[i * kPanel + lane]);
-    } else {
-      const std::uint32_t pair = reinterpret_cast<const std::uint32_t*>(segment)[i / 2 * kPanel + lane];
-      column[lane] = bf16_to_f32(static_cast<std::uint16_t>(i % 2 == 0 ? pair >> 16 : pair));
-    }
-  }
-}
-
 // Input i of one row.
 [[gnu::always_inline]] inline float read_input(TensorType type, const InputRows& row, std::int64_t i) {
   if (type != TensorType::kBF16) return row.floats[i];
-  return bf16_to_f32(static_cast<std::uint16_t>(i % 2 == 0 ? row.pairs[i / 2] >> 16 : row.pairs[i / 2]));
+  return bf16_of_pair(row.pairs[i / 2], i);
 }
 
 [[gnu::always_inline]] inline void linear_floats(const PackedMatrix& w, std::int64_t panel_begin,
@@ -100,9 +85,11 @@ float dot_super_blocks(std::span<const QuantBlock> w, bool with_min, const Quant
       for (std::int64_t segment = 0; segment < w.segments(); ++segment) {
         float sums[kPanel] = {};
         for (std::int64_t i = 0; i < w.segment_inputs(segment); ++i) {
-          float column[kPanel];
-          read_column(w.type, w.at(panel, segment), i, column);
           const float xi = read_input(w.type, input, segment * kSegment + i);
+          float column[kPanel];
+          for (std::int64_t lane = 0; lane < kPanel; ++lane) {
+            column[lane] = packed_float(w.type, w.at(panel, segment), i, lane);
+          }
           for (std::int64_t lane = 0; lane < kPanel; ++lane) {
             sums[lane] = std::fma(xi, column[lane], sums[lane]);
           }
@@ -129,7 +116,7 @@ float dot_super_blocks(std::span<const QuantBlock> w, bool with_min, const Quant
 void linear_quantized(const PackedMatrix& w, std::int64_t begin, std::int64_t end, const InputRows& x,
                       std::int64_t rows, float* y, std::int64_t y_stride) {
   const auto block_values = static_cast<std::int64_t>(tensor_type_info(w.type).block_values);
-  const bool with_min = w.type != TensorType::kQ6_K && w.full_segment.mins != 0;
+  const bool with_min = quant_format(w.type).mins;
   std::vector<QuantBlock> weights(static_cast<std::size_t>(w.k / block_values));
   for (std::int64_t n = begin; n < end; ++n) {
     for (std::size_t b = 0; b < weights.size(); ++b) {

@@ -73,8 +73,7 @@ void round_bf16(const float* x, std::int64_t k, std::uint32_t* pairs) {
     const std::int64_t count = std::min(kAtOnce, k - begin);
     std::uint32_t rounded[kAtOnce] = {};
     for (std::int64_t i = 0; i < count; ++i) {
-      const std::uint32_t bits = f32_to_bf16(x[begin + i]);
-      rounded[i] = (bits & 0x7f80U) < (127U - 48U) << 7 ? 0U : bits;
+      rounded[i] = bf16_without_tiny(f32_to_bf16(x[begin + i]));
     }
     for (std::int64_t i = 0; i < (count + 1) / 2; ++i) {
       pairs[begin / 2 + i] = rounded[2 * i] << 16 | rounded[2 * i + 1];

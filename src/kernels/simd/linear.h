@@ -103,8 +103,7 @@ inline void widen_bf16(const std::uint32_t* pairs, std::int64_t pair_stride, std
                        std::int64_t inputs, float* x) {
   for (std::int64_t r = 0; r < rows; ++r) {
     for (std::int64_t i = 0; i < inputs; ++i) {
-      const std::uint32_t pair = pairs[r * pair_stride + i / 2];
-      x[r * kSegment + i] = std::bit_cast<float>(i % 2 == 0 ? pair & 0xffff0000U : pair << 16);
+      x[r * kSegment + i] = bf16_of_pair(pairs[r * pair_stride + i / 2], i);
     }
   }
 }
@@ -169,30 +168,11 @@ void linear_floats(const PackedMatrix& w, std::int64_t panel_begin, std::int64_t
 // ---- Block-quantized weights
 
 template <TensorType kType>
-struct Quant;
-template <int kBitsValue, int kZeroValue, bool kMinsValue, int kSubScalesValue>
-struct QuantFormat {
-  static constexpr int kBits = kBitsValue;
-  static constexpr int kZero = kZeroValue;            // code = quant + kZero
-  static constexpr bool kMins = kMinsValue;           // a min for each block
-  static constexpr int kSubScales = kSubScalesValue;  // integer scales of a super-block; 8: mins too
+struct Quant {
+  static constexpr QuantFormat kFormat = quant_format(kType);
+  static constexpr int kBits = kFormat.bits, kZero = kFormat.zero_point, kSubScales = kFormat.sub_scales;
+  static constexpr bool kMins = kFormat.mins;
 };
-template <>
-struct Quant<TensorType::kQ8_0> : QuantFormat<8, 128, false, 0> {};
-template <>
-struct Quant<TensorType::kQ4_0> : QuantFormat<4, 8, false, 0> {};
-template <>
-struct Quant<TensorType::kQ4_1> : QuantFormat<4, 0, true, 0> {};
-template <>
-struct Quant<TensorType::kQ5_0> : QuantFormat<5, 16, false, 0> {};
-template <>
-struct Quant<TensorType::kQ5_1> : QuantFormat<5, 0, true, 0> {};
-template <>
-struct Quant<TensorType::kQ4_K> : QuantFormat<4, 0, true, 8> {};
-template <>
-struct Quant<TensorType::kQ5_K> : QuantFormat<5, 0, true, 8> {};
-template <>
-struct Quant<TensorType::kQ6_K> : QuantFormat<6, 32, false, 16> {};
 
 // One segment of one panel as it is packed: see SegmentLayout.
 template <TensorType kType>
