@@ -13,10 +13,10 @@
 namespace kvasir {
 namespace {
 
-// Weights that one thread takes at a time: large enough that taking costs nothing, small enough that a thread
-// which is held up delays little.
+// Weights that one thread takes at a time, for up to so many rows: large enough that taking costs nothing,
+// small enough that a thread which is held up delays little.
 constexpr std::size_t kPieceBytes = 128 * 1024;
-constexpr std::int64_t kManyRows = 16;    // from here on, a piece is a tile's panels
+constexpr std::int64_t kPieceRows = 16;
 constexpr std::int64_t kQuantPanels = 2;  // what the widest tiles have
 constexpr std::int64_t kFloatPanels = 4;
 constexpr std::int64_t kTileRows = 12;
@@ -112,19 +112,20 @@ struct Linear::Pieces {
 
   // matrices: of the same shape, that a piece has a part of.
   Pieces(const kernels::PackedMatrix& w, std::int64_t all_rows, int threads, std::size_t matrices = 1) {
+    row_pieces = (all_rows + kRowsAtOnce - 1) / kRowsAtOnce;
     rows = all_rows;
-    row_pieces = 1;
-    if (all_rows >= kManyRows) {  // a panel is much work, but tiles should be whole
-      panels = kernels::input_kind(w.type) == kernels::InputKind::kInt8 ? kQuantPanels : kFloatPanels;
-      row_pieces = (all_rows + kRowsAtOnce - 1) / kRowsAtOnce;
+    if (row_pieces > 1) {  // their tiles should be whole
       rows = ((all_rows + row_pieces - 1) / row_pieces + kTileRows - 1) / kTileRows * kTileRows;
       row_pieces = (all_rows + rows - 1) / rows;
-    } else {
-      const std::size_t at_once = kPieceBytes / matrices / w.panel_bytes;
-      std::int64_t pieces = w.panels() / std::max<std::int64_t>(static_cast<std::int64_t>(at_once), 1) + 1;
-      pieces = (pieces + threads - 1) / threads * threads;  // as many for every thread
-      panels = (w.panels() + pieces - 1) / pieces;
     }
+    const std::size_t bytes = kPieceBytes * static_cast<std::size_t>(kPieceRows) /
+                              static_cast<std::size_t>(std::max(rows, kPieceRows));
+    const auto at_once = static_cast<std::int64_t>(bytes / matrices / w.panel_bytes);
+    std::int64_t pieces = w.panels() / std::max<std::int64_t>(at_once, 1) + 1;
+    pieces = (pieces + threads - 1) / threads * threads;  // as many for every thread
+    const bool int8 = kernels::input_kind(w.type) == kernels::InputKind::kInt8;
+    const std::int64_t tile = int8 ? kQuantPanels : kFloatPanels;
+    panels = ((w.panels() + pieces - 1) / pieces + tile - 1) / tile * tile;
     count = (w.panels() + panels - 1) / panels * row_pieces;
   }
 };

@@ -1,6 +1,6 @@
 // Integer dot products: pairs of products are summed in 16 bits, which codes of up to 6 bits and a limited
-// number of groups cannot overflow (2 * 63 * 127 * 2 < 2^15). Codes of 8 bits are taken as two nibbles.
-// Included after vector.h.
+// number of groups cannot overflow (2 * 63 * 127 * 2 < 2^15). Quants of 8 bits give their sign to the input;
+// each group is widened then (128 * 127 * 2 < 2^15). Included after vector.h.
 
 // Eight outputs each.
 struct Pairs16 {
@@ -39,24 +39,22 @@ struct BlockDot {
   I32x16 result() const { return sum; }
 };
 
-template <int kZero>
-struct BlockDot<8, kZero> {
+template <>
+struct BlockDot<8, 128> {
   static constexpr int kGroupsBeforeFlush = 8;
   I32x16 sum;
-  Pairs16 low, high;
 
-  void start(I32x16 x_sum) {
-    sum = minus_zero_point<kZero>(x_sum);
-    low = high = Pairs16::zero();
-  }
+  void start(I32x16 /*x_sum*/) { sum = I32x16::all(0); }
   void add(Bytes64 codes, FourInputs x) {
-    const Bytes64 nibble = Bytes64::all(0x0f);
-    low = low.plus_products(codes & nibble, x);
-    high = high.plus_products(codes.shift_right<4>() & nibble, x);
+    sum = {add_products(sum.low, codes.low, x.v), add_products(sum.high, codes.high, x.v)};
   }
-  void flush() {
-    sum = plus_pairs(plus_pairs(sum, low, 1), high, 16);
-    low = high = Pairs16::zero();
-  }
+  void flush() {}
   I32x16 result() const { return sum; }
+
+ private:
+  static __m256i add_products(__m256i sum, __m256i codes, __m256i x) {
+    const __m256i quants = _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(quants), _mm256_sign_epi8(x, quants));
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  }
 };

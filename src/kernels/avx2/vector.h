@@ -10,7 +10,6 @@ inline constexpr int kQuantPanels = 1;
 inline constexpr int kSubScaleRows = 2;  // Q6_K, which needs twice the sums
 inline constexpr int kNarrowRows = 6;    // up to here, quants are not widened into memory first
 inline constexpr int kNarrowTileRows = 3;
-inline constexpr int kWidenRows = 12;  // the same for F16 and BF16
 
 struct F32x16 {
   __m256 low, high;

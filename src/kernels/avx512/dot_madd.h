@@ -1,6 +1,6 @@
 // Integer dot products without VNNI: pairs of products are summed in 16 bits, which codes of up to 6 bits and
-// a limited number of groups cannot overflow (2 * 63 * 127 * 2 < 2^15). Codes of 8 bits are taken as two
-// nibbles. Included after vector.h.
+// a limited number of groups cannot overflow (2 * 63 * 127 * 2 < 2^15). Quants of 8 bits give their sign to
+// the input; each group is widened then (128 * 127 * 2 < 2^15). Included after vector.h.
 
 // The sum over the groups of a block of (code - zero) times input, for 16 outputs: exact.
 template <int kBits, int kZero>
@@ -22,25 +22,19 @@ struct BlockDot {
   I32x16 result() const { return {sum}; }
 };
 
-template <int kZero>
-struct BlockDot<8, kZero> {
+template <>
+struct BlockDot<8, 128> {
   static constexpr int kGroupsBeforeFlush = 8;
-  __m512i sum, low, high;
+  __m512i sum;
 
-  void start(I32x16 x_sum) {
-    sum = minus_zero_point<kZero>(x_sum).v;
-    low = high = _mm512_setzero_si512();
-  }
+  void start(I32x16 /*x_sum*/) { sum = _mm512_setzero_si512(); }
   void add(Bytes64 codes, FourInputs x) {
-    const __m512i nibble = _mm512_set1_epi8(0x0f);
-    const __m512i high_codes = _mm512_and_si512(_mm512_srli_epi16(codes.v, 4), nibble);
-    low = _mm512_add_epi16(low, _mm512_maddubs_epi16(_mm512_and_si512(codes.v, nibble), x.v));
-    high = _mm512_add_epi16(high, _mm512_maddubs_epi16(high_codes, x.v));
+    const __m512i quants = _mm512_xor_si512(codes.v, _mm512_set1_epi8(-128));
+    const __m512i signed_x =
+        _mm512_mask_sub_epi8(x.v, _mm512_movepi8_mask(quants), _mm512_setzero_si512(), x.v);
+    const __m512i pairs = _mm512_maddubs_epi16(_mm512_abs_epi8(quants), signed_x);
+    sum = _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
   }
-  void flush() {
-    sum = _mm512_add_epi32(sum, _mm512_madd_epi16(low, _mm512_set1_epi16(1)));
-    sum = _mm512_add_epi32(sum, _mm512_madd_epi16(high, _mm512_set1_epi16(16)));
-    low = high = _mm512_setzero_si512();
-  }
+  void flush() {}
   I32x16 result() const { return {sum}; }
 };

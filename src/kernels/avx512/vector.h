@@ -8,9 +8,8 @@ inline constexpr int kOneRowPanels = 4;  // of floats: enough independent chains
 inline constexpr int kQuantRows = 6;
 inline constexpr int kQuantPanels = 2;
 inline constexpr int kSubScaleRows = 4;  // Q6_K, which needs twice the sums
-inline constexpr int kNarrowRows = 12;   // up to here, quants are not widened into memory first
-inline constexpr int kNarrowTileRows = 12;
-inline constexpr int kWidenRows = 24;  // the same for F16 and BF16
+inline constexpr int kNarrowRows = 6;    // up to here, quants are not widened into memory first
+inline constexpr int kNarrowTileRows = 6;
 
 struct F32x16 {
   __m512 v;

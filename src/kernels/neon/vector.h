@@ -10,7 +10,6 @@ inline constexpr int kQuantPanels = 1;
 inline constexpr int kSubScaleRows = 1;  // Q6_K, which needs twice the sums
 inline constexpr int kNarrowRows = 2;    // up to here, quants are not widened into memory first
 inline constexpr int kNarrowTileRows = 2;
-inline constexpr int kWidenRows = 20;  // the same for F16 and BF16
 
 struct F32x16 {
   float32x4_t a, b, c, d;

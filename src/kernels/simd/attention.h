@@ -40,12 +40,8 @@ struct CachedNumbers {
   std::size_t values(std::int64_t position) const { return cache->v_index(position, kv_head, 0, head_dim); }
   std::int64_t value_stride() const { return head_dim; }
   F32x16 load(std::size_t index) const { return load_kv<kType>(base, index); }
-  // A head's part of a block is too short for the hardware to see a stream. Into the second-level cache:
-  // more loads may be under way there.
-  void prefetch(std::size_t index) const {
-    constexpr int kRead = 0, kSecondLevel = 2;
-    __builtin_prefetch(base + index * kv_type_bytes(kType), kRead, kSecondLevel);
-  }
+  // A head's part of a block is too short for the hardware to see a stream.
+  void prefetch(std::size_t index) const { fetch_line(base + index * kv_type_bytes(kType)); }
 };
 
 // The same, widened: keys [block][dim][16], values [position][padded].
@@ -73,26 +69,34 @@ void score_tile(const Keys& keys, std::int64_t block, std::int64_t last_block, c
   std::size_t at[B], ahead[B];
   std::int64_t stride[B];
   F32x16 dots[R][B];
+#pragma GCC unroll 16
   for (int b = 0; b < B; ++b) {
     at[b] = keys.keys(block + b);
     ahead[b] = keys.keys(std::min(block + b + B, last_block));
     stride[b] = keys.slots(block + b);
   }
+#pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
     for (int b = 0; b < B; ++b) dots[r][b] = F32x16::zero();
   }
   for (std::int64_t dim = 0; dim < head_dim; ++dim) {
     F32x16 columns[B];
+#pragma GCC unroll 16
     for (int b = 0; b < B; ++b) {
       columns[b] = keys.load(at[b] + static_cast<std::size_t>(dim * stride[b]));
       keys.prefetch(ahead[b] + static_cast<std::size_t>(dim * kCacheBlock));
     }
+#pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       const F32x16 input = F32x16::all(q[r][dim]);
+#pragma GCC unroll 16
       for (int b = 0; b < B; ++b) dots[r][b] = fma(input, columns[b], dots[r][b]);
     }
   }
+#pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
     for (int b = 0; b < B; ++b) (dots[r][b] * F32x16::all(scale)).store(scores[r] + b * kCacheBlock);
   }
 }
@@ -121,7 +125,9 @@ template <int R, int V, class Values>
 void value_tile(const Values& values, std::int64_t dim, std::int64_t begin, std::int64_t end,
                 const float* const (&weights)[R], std::int64_t origin, float* const (&sums)[R]) {
   F32x16 out[R][V];
+#pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
     for (int v = 0; v < V; ++v) out[r][v] = F32x16::load(sums[r] + dim + 16 * v);
   }
   const auto stride = static_cast<std::size_t>(values.value_stride());
@@ -131,16 +137,22 @@ void value_tile(const Values& values, std::int64_t dim, std::int64_t begin, std:
         values.values(std::min(p + kBlocksAhead * kCacheBlock, end - 1)) + static_cast<std::size_t>(dim);
     const std::int64_t block_end = std::min((p / kCacheBlock + 1) * kCacheBlock, end);
     for (; p < block_end; ++p, index += stride, ahead += stride) {
+#pragma GCC unroll 16
       for (int v = 0; v < V; v += 2) values.prefetch(ahead + static_cast<std::size_t>(16 * v));
       F32x16 columns[V];
+#pragma GCC unroll 16
       for (int v = 0; v < V; ++v) columns[v] = values.load(index + static_cast<std::size_t>(16 * v));
+#pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
         const F32x16 weight = F32x16::all(weights[r][p - origin]);
+#pragma GCC unroll 16
         for (int v = 0; v < V; ++v) out[r][v] = fma(weight, columns[v], out[r][v]);
       }
     }
   }
+#pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
     for (int v = 0; v < V; ++v) out[r][v].store(sums[r] + dim + 16 * v);
   }
 }
@@ -262,6 +274,7 @@ class SpanAttention {
   void weigh_queries(const Values& values, std::int64_t m, std::int64_t begin, std::int64_t end) {
     const float* weights[R];
     float* sums[R];
+#pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       weights[r] = scores_ + (m + r) * kSpan;
       sums[r] = sums_ + (m + r) * sums_stride(query_.head_dim);

@@ -1,11 +1,22 @@
 // Linear layers over 16 lanes (the outputs of a panel). Included inside the target region and namespace of
 // one instruction set, after its vector.h and the types of its integer products.
 //
-// A tile is R rows times P panels, in registers, over one segment. Few rows take the weights as they are
-// packed; many rows share weights that were widened once into memory that the first-level cache holds. Both
-// run the same tile.
+// A tile is R rows times P panels, in registers, over one segment. The compiler keeps it in registers only if
+// it unrolls the loops over r and p early, which it must be told.
+//
+// Floats are used as they are packed. Quants of less than 8 bits, too, by few rows; many rows share quants
+// that were widened once into memory that the first-level cache holds. Both run the same tile.
+//
+// Processors themselves fetch too little ahead of tiles with many rows: while panels are computed, those that
+// follow in memory (of this matrix, or of the one that is likely to be next) are fetched, evenly.
 
-inline constexpr std::int64_t kRowChunk = 120;  // rows that share widened weights
+inline constexpr std::int64_t kRowChunk = 120;  // rows that share widened quants
+
+// Into the second-level cache: more loads may be under way there.
+inline void fetch_line(const std::byte* p) {
+  constexpr int kRead = 0, kSecondLevel = 2;
+  __builtin_prefetch(p, kRead, kSecondLevel);
+}
 
 // Calls fn with the integral constant n, which must be in [kLow, kHigh].
 template <int kLow, int kHigh, class Fn>
@@ -28,6 +39,15 @@ void for_each_row_tile(std::int64_t rows, Fn fn) {
   }
 }
 
+// The smallest tile that from `low` to `high` rows are cut into.
+constexpr int smallest_tile(std::int64_t low, std::int64_t high, std::int64_t max_rows) {
+  std::int64_t smallest = max_rows;
+  for (std::int64_t rows = low; rows <= high; ++rows) {
+    smallest = std::min(smallest, rows / ((rows + max_rows - 1) / max_rows));
+  }
+  return static_cast<int>(smallest);
+}
+
 // Outputs of P panels from totals [rows][P][16].
 template <int P>
 void store_outputs(const PackedMatrix& w, std::int64_t panel, std::int64_t rows, const float* totals,
@@ -38,8 +58,19 @@ void store_outputs(const PackedMatrix& w, std::int64_t panel, std::int64_t rows,
     if (count < P * kPanel) {
       std::memcpy(y, totals, static_cast<std::size_t>(count) * sizeof(float));
     } else {
+#pragma GCC unroll 16
       for (int p = 0; p < P; ++p) F32x16::load(totals + p * kPanel).store(y + p * kPanel);
     }
+  }
+}
+
+// The places of the outputs, so that storing to them later waits for nothing.
+template <int P>
+void fetch_outputs(std::int64_t panel, std::int64_t rows, const float* y, std::int64_t y_stride) {
+  constexpr int kWrite = 1, kSecondLevel = 2;
+  y += panel * kPanel;
+  for (std::int64_t row = 0; row < rows; ++row, y += y_stride) {
+    for (int p = 0; p < P; ++p) __builtin_prefetch(y + p * kPanel, kWrite, kSecondLevel);
   }
 }
 
@@ -49,6 +80,31 @@ inline void add_segment(bool first, F32x16 sum, float* total) {
 }
 
 // ---- Float weights
+
+// What follows P panels of floats: a line of each at every column.
+template <int P>
+struct ColumnsAhead {
+  const std::byte* next;
+  std::size_t panel_bytes;
+  std::size_t step;  // in bytes: lines may come several times
+
+  // rows: in tiles of at most max_rows.
+  ColumnsAhead(const PackedMatrix& w, std::int64_t panel, std::int64_t rows, std::int64_t max_rows)
+      : next(w.at(panel + P, 0)), panel_bytes(w.panel_bytes) {
+    const std::int64_t columns = w.type == TensorType::kBF16 ? (w.k + 1) / 2 : w.k;
+    const auto steps = static_cast<std::size_t>((rows + max_rows - 1) / max_rows * columns);
+    step = (panel_bytes + steps - 1) / steps;
+    // The processor sees one stream, with little to do for each byte, and does it better.
+    if (rows <= 4 && w.type != TensorType::kF16) panel_bytes = step = 0;
+  }
+  void fetch() {
+#pragma GCC unroll 16
+    for (int p = 0; p < P; ++p) {
+      fetch_line(next + static_cast<std::size_t>(p) * panel_bytes);
+    }
+    next += step;
+  }
+};
 
 struct F32Columns {  // [inputs][16]
   const std::byte* columns;
@@ -76,54 +132,48 @@ template <TensorType kType>
 using ColumnsOf = std::conditional_t<kType == TensorType::kF32, F32Columns,
                                      std::conditional_t<kType == TensorType::kF16, F16Columns, BF16Columns>>;
 
-// x: [R] rows of x_stride; totals: rows of total_stride.
+// x: R rows of x_stride; totals: [R][P][16].
 template <int R, int P, class Columns>
 void float_tile(const Columns (&w)[P], const float* x, std::int64_t x_stride, std::int64_t inputs, bool first,
-                float* totals, std::int64_t total_stride) {
+                float* totals, ColumnsAhead<P>& all_ahead) {
+  ColumnsAhead<P> ahead = all_ahead;  // in registers
   F32x16 sums[R][P];
+#pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
     for (int p = 0; p < P; ++p) sums[r][p] = F32x16::zero();
   }
 #pragma GCC unroll 2
   for (std::int64_t i = 0; i < inputs; ++i) {
+    if constexpr (R > 1) ahead.fetch();
     F32x16 columns[P];
+#pragma GCC unroll 16
     for (int p = 0; p < P; ++p) columns[p] = w[p](i);
+#pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       const F32x16 input = F32x16::all(x[r * x_stride + i]);
+#pragma GCC unroll 16
       for (int p = 0; p < P; ++p) sums[r][p] = fma(input, columns[p], sums[r][p]);
     }
   }
+  all_ahead = ahead;
+#pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
-    for (int p = 0; p < P; ++p) add_segment(first, sums[r][p], totals + r * total_stride + p * kPanel);
+#pragma GCC unroll 16
+    for (int p = 0; p < P; ++p) add_segment(first, sums[r][p], totals + (r * P + p) * kPanel);
   }
 }
 
-// The floats that the rounded inputs [0, inputs) of R rows are, [R][kSegment].
-inline void widen_bf16(const std::uint32_t* pairs, std::int64_t pair_stride, std::int64_t rows,
-                       std::int64_t inputs, float* x) {
-  for (std::int64_t r = 0; r < rows; ++r) {
-    for (std::int64_t i = 0; i < inputs; ++i) {
-      x[r * kSegment + i] = bf16_of_pair(pairs[r * pair_stride + i / 2], i);
+// The floats that the rounded inputs [0, inputs) of some rows are, [rows][kSegment]. Not inlined: the
+// compiler vectorizes it by itself, but not in every context.
+[[gnu::noinline]] inline void widen_bf16(const std::uint32_t* pairs, std::int64_t pair_stride,
+                                         std::int64_t rows, std::int64_t inputs, float* x) {
+  for (std::int64_t r = 0; r < rows; ++r, pairs += pair_stride, x += kSegment) {
+    for (std::int64_t i = 0; i < (inputs + 1) / 2; ++i) {
+      x[2 * i] = bf16_of_pair(pairs[i], 0);
+      x[2 * i + 1] = bf16_of_pair(pairs[i], 1);
     }
   }
-}
-
-// One segment of P panels for `rows` rows.
-template <TensorType kType, int P, int kMaxRows, class Columns>
-void float_segment(const Columns (&w)[P], const InputRows& x, std::int64_t begin, std::int64_t inputs,
-                   std::int64_t rows, float* totals) {
-  for_each_row_tile<1, kMaxRows>(rows, [&](std::int64_t row, auto r) {
-    constexpr int kRows = decltype(r)::value;
-    float* out = totals + row * P * kPanel;
-    if constexpr (kType == TensorType::kBF16) {
-      float widened[kRows * kSegment];
-      const std::int64_t pairs = (x.k + 1) / 2;
-      widen_bf16(x.pairs + row * pairs + begin / 2, pairs, kRows, inputs, widened);
-      float_tile<kRows, P>(w, widened, kSegment, inputs, begin == 0, out, P * kPanel);
-    } else {
-      float_tile<kRows, P>(w, x.floats + row * x.k + begin, x.k, inputs, begin == 0, out, P * kPanel);
-    }
-  });
 }
 
 // P panels from `panel` on, for at most kRowChunk rows.
@@ -131,21 +181,23 @@ template <TensorType kType, int P, int kMaxRows>
 void float_panels(const PackedMatrix& w, std::int64_t panel, const InputRows& x, std::int64_t rows, float* y,
                   std::int64_t y_stride) {
   alignas(64) float totals[kRowChunk * P * kPanel];
+  ColumnsAhead<P> ahead(w, panel, rows, kMaxRows);
   for (std::int64_t segment = 0; segment < w.segments(); ++segment) {
     const std::int64_t begin = segment * kSegment, inputs = w.segment_inputs(segment);
-    ColumnsOf<kType> packed[P];
-    for (int p = 0; p < P; ++p) packed[p] = {w.at(panel + p, segment)};
-    if (kType == TensorType::kF32 || rows <= kWidenRows) {
-      float_segment<kType, P, kMaxRows>(packed, x, begin, inputs, rows, totals);
-      continue;
-    }
-    alignas(64) float widened[P][kSegment * kPanel];
-    F32Columns columns[P];
-    for (int p = 0; p < P; ++p) {
-      for (std::int64_t i = 0; i < inputs; ++i) packed[p](i).store(widened[p] + i * kPanel);
-      columns[p] = {reinterpret_cast<const std::byte*>(widened[p])};
-    }
-    float_segment<kType, P, kMaxRows>(columns, x, begin, inputs, rows, totals);
+    ColumnsOf<kType> columns[P];
+    for (int p = 0; p < P; ++p) columns[p] = {w.at(panel + p, segment)};
+    for_each_row_tile<1, kMaxRows>(rows, [&](std::int64_t row, auto r) {
+      constexpr int kRows = decltype(r)::value;
+      float* out = totals + row * P * kPanel;
+      if constexpr (kType == TensorType::kBF16) {
+        float widened[kRows * kSegment];
+        const std::int64_t pairs = (x.k + 1) / 2;
+        widen_bf16(x.pairs + row * pairs + begin / 2, pairs, kRows, inputs, widened);
+        float_tile<kRows, P>(columns, widened, kSegment, inputs, segment == 0, out, ahead);
+      } else {
+        float_tile<kRows, P>(columns, x.floats + row * x.k + begin, x.k, inputs, segment == 0, out, ahead);
+      }
+    });
   }
   store_outputs<P>(w, panel, rows, totals, y, y_stride);
 }
@@ -174,6 +226,25 @@ struct Quant {
   static constexpr bool kMins = kFormat.mins;
 };
 
+// What follows some panels of quants: some lines at every block.
+class BlocksAhead {
+ public:
+  BlocksAhead(const PackedMatrix& w, std::int64_t panel, int panels, std::int64_t tiles)
+      : next_(w.at(panel + panels, 0)), end_(w.at(panel + 2 * panels, 0)) {
+    const std::int64_t steps = tiles * (w.k / kQuantBlock);
+    step_ = ((end_ - next_) / kLine + steps - 1) / steps * kLine;
+  }
+  void fetch() {
+    const std::byte* const step_end = std::min(next_ + step_, end_);
+    for (; next_ < step_end; next_ += kLine) fetch_line(next_);
+  }
+
+ private:
+  static constexpr std::ptrdiff_t kLine = 64;
+  const std::byte *next_, *end_;
+  std::ptrdiff_t step_;
+};
+
 // One segment of one panel as it is packed: see SegmentLayout.
 template <TensorType kType>
 struct PackedSegment {
@@ -195,12 +266,6 @@ struct PackedSegment {
     } else {
       return low;
     }
-  }
-  // What lies some blocks ahead in memory, in this panel or the next.
-  void prefetch(std::int64_t block) const {
-    constexpr std::int64_t kBytes = Format::kBits * 64, kAhead = 2048;
-    const std::byte* ahead = bytes + at->codes + block * kBytes + kAhead;
-    for (std::int64_t line = 0; line < kBytes; line += 64) __builtin_prefetch(ahead + line);
   }
   F32x16 scale(std::int64_t i) const {
     if constexpr (Format::kSubScales == 16) return F32x16::from_int8(bytes + at->sub_scales + i * kPanel);
@@ -260,7 +325,6 @@ struct WideSegment {
   Bytes64 codes(std::int64_t block) const {
     return Bytes64::load(bytes + (block * kGroups + g) * 64);
   }
-  void prefetch(std::int64_t /*block*/) const {}  // it is there
   F32x16 scale(std::int64_t i) const { return F32x16::load(scales[i]); }
   F32x16 min(std::int64_t i) const { return F32x16::load(mins[i]); }
   F32x16 super_scale() const { return F32x16::load(super_scales); }
@@ -273,63 +337,88 @@ template <class Format, int R, int P, int kFirst, int kCount, class Segment>
                                               const QuantizedBlock* const (&x)[R], F32x16 (&dots)[R][P]) {
   using Dot = BlockDot<Format::kBits, Format::kZero>;
   Dot running[R][P];
+#pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
     const QuantizedBlock& block = x[r][b];
     const I32x16 sum = kCount == kGroups ? I32x16::all(block.sum)
                        : kFirst == 0     ? I32x16::all(block.first_half_sum)
                                          : I32x16::all(block.sum) - I32x16::all(block.first_half_sum);
+#pragma GCC unroll 16
     for (int p = 0; p < P; ++p) running[r][p].start(sum);
   }
   const auto group = [&]<int g>(std::integral_constant<int, g>) {
     Bytes64 codes[P];
+#pragma GCC unroll 16
     for (int p = 0; p < P; ++p) codes[p] = w[p]->template codes<kFirst + g>(b);
+#pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       const FourInputs four(x[r][b].quants + (kFirst + g) * kDotGroup);
+#pragma GCC unroll 16
       for (int p = 0; p < P; ++p) running[r][p].add(codes[p], four);
     }
     if constexpr ((g + 1) % Dot::kGroupsBeforeFlush == 0 || g + 1 == kCount) {
+#pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
         for (int p = 0; p < P; ++p) running[r][p].flush();
       }
     }
   };
   [&]<int... g>(std::integer_sequence<int, g...>) { (group(std::integral_constant<int, g>{}), ...); }
   (std::make_integer_sequence<int, kCount>{});
+#pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
     for (int p = 0; p < P; ++p) dots[r][p] = to_float(running[r][p].result());
   }
+}
+
+// With little to do for each byte, the hardware fetches fast enough by itself, and better than we, but not
+// where scales and mins and codes are three streams (measured: a third of the memory's bandwidth).
+template <TensorType kType>
+constexpr bool fetches_ahead(int products) {
+  using Format = Quant<kType>;
+  return (Format::kMins && Format::kSubScales == 0) || products >= (Format::kBits == 8 ? 4 : 2);
 }
 
 // x: rows of x_stride blocks, at the segment's first.
 template <TensorType kType, int R, int P, class Segment>
 void quant_tile(const Segment* const (&w)[P], const QuantizedBlock* x, std::int64_t x_stride,
-                std::int64_t blocks, bool first, float* totals) {
+                std::int64_t blocks, bool first, float* totals, BlocksAhead& ahead) {
   using Format = Quant<kType>;
   const QuantizedBlock* inputs[R];
+#pragma GCC unroll 16
   for (int r = 0; r < R; ++r) inputs[r] = x + r * x_stride;
   F32x16 sums[R][P];
+#pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
     for (int p = 0; p < P; ++p) sums[r][p] = F32x16::zero();
   }
   for (std::int64_t b = 0; b < blocks; ++b) {
-    // With little to do for each byte, the hardware fetches fast enough by itself.
-    if constexpr (P == 1 && 2 * R >= Format::kBits) w[0]->prefetch(b);
+    if constexpr (fetches_ahead<kType>(R * P)) ahead.fetch();
     F32x16 dots[R][P];
     if constexpr (Format::kSubScales == 16) {
       F32x16 second[R][P];
       dot_groups<Format, R, P, 0, 4>(w, b, inputs, dots);
+#pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
         for (int p = 0; p < P; ++p) dots[r][p] = dots[r][p] * w[p]->scale(2 * b);
       }
       dot_groups<Format, R, P, 4, 4>(w, b, inputs, second);
       // Whole numbers below 2^24: exact.
+#pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
         for (int p = 0; p < P; ++p) dots[r][p] = fma(second[r][p], w[p]->scale(2 * b + 1), dots[r][p]);
       }
     } else {
       dot_groups<Format, R, P, 0, 8>(w, b, inputs, dots);
     }
+#pragma GCC unroll 16
     for (int p = 0; p < P; ++p) {
+#pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
         const QuantizedBlock& block = inputs[r][b];
         const F32x16 x_scale = F32x16::all(block.scale);
@@ -347,12 +436,16 @@ void quant_tile(const Segment* const (&w)[P], const QuantizedBlock* x, std::int6
     }
   }
   if constexpr (Format::kSubScales == 0) {
+#pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
       for (int p = 0; p < P; ++p) add_segment(first, sums[r][p], totals + (r * P + p) * kPanel);
     }
     return;
   }
+#pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
     for (int p = 0; p < P; ++p) {
       const float* out = totals + (r * P + p) * kPanel;
       sums[r][p] = fma(w[p]->super_scale(), sums[r][p], first ? F32x16::zero() : F32x16::load(out));
@@ -360,34 +453,43 @@ void quant_tile(const Segment* const (&w)[P], const QuantizedBlock* x, std::int6
   }
   if constexpr (Format::kSubScales == 8) {
     F32x16 min_sums[R][P];
+#pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
       for (int p = 0; p < P; ++p) min_sums[r][p] = F32x16::zero();
     }
     for (std::int64_t b = 0; b < blocks; ++b) {
       F32x16 mins[P];
+#pragma GCC unroll 16
       for (int p = 0; p < P; ++p) mins[p] = w[p]->min(b);
+#pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
         const F32x16 x_sum = F32x16::all(inputs[r][b].scaled_sum);
+#pragma GCC unroll 16
         for (int p = 0; p < P; ++p) min_sums[r][p] = fma(mins[p], x_sum, min_sums[r][p]);
       }
     }
+#pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
       for (int p = 0; p < P; ++p) sums[r][p] = fma(negate(w[p]->super_min()), min_sums[r][p], sums[r][p]);
     }
   }
+#pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
     for (int p = 0; p < P; ++p) sums[r][p].store(totals + (r * P + p) * kPanel);
   }
 }
 
 template <TensorType kType, int P, int kMinRows, int kMaxRows, class Segment>
 void quant_segment(const Segment* const (&w)[P], const InputRows& x, std::int64_t begin, std::int64_t blocks,
-                   std::int64_t rows, float* totals) {
+                   std::int64_t rows, float* totals, BlocksAhead& ahead) {
   for_each_row_tile<kMinRows, kMaxRows>(rows, [&](std::int64_t row, auto r) {
     constexpr int kRows = decltype(r)::value;
     const std::int64_t stride = x.k / kQuantBlock;
     quant_tile<kType, kRows, P>(w, x.blocks + row * stride + begin / kQuantBlock, stride, blocks, begin == 0,
-                                totals + row * P * kPanel);
+                                totals + row * P * kPanel, ahead);
   });
 }
 
@@ -404,11 +506,12 @@ void narrow_panel(const PackedMatrix& w, std::int64_t panel, const InputRows& x,
                   std::int64_t y_stride) {
   constexpr int kMaxRows = Quant<kType>::kSubScales == 16 ? kQuantRows : kNarrowTileRows;
   alignas(64) float totals[narrow_rows<kType>() * kPanel];
+  BlocksAhead ahead(w, panel, 1, (rows + kMaxRows - 1) / kMaxRows);
   for (std::int64_t segment = 0; segment < w.segments(); ++segment) {
     const PackedSegment<kType> packed{w.at(panel, segment), &w.layout(segment)};
     const PackedSegment<kType>* const one[1] = {&packed};
     quant_segment<kType, 1, 1, kMaxRows>(one, x, segment * kSegment, w.segment_inputs(segment) / kQuantBlock,
-                                         rows, totals);
+                                         rows, totals, ahead);
   }
   store_outputs<1>(w, panel, rows, totals, y, y_stride);
 }
@@ -418,17 +521,19 @@ template <TensorType kType, int P>
 void wide_panels(const PackedMatrix& w, std::int64_t panel, const InputRows& x, std::int64_t rows, float* y,
                  std::int64_t y_stride) {
   constexpr int kMaxRows = Quant<kType>::kSubScales == 16 ? kSubScaleRows : kQuantRows;
-  // More than narrow_rows rows make more than kTiles tiles; the smallest come from one row too many for them.
-  constexpr int kTiles = (narrow_rows<kType>() + kMaxRows - 1) / kMaxRows;
-  constexpr int kMinRows = (kTiles * kMaxRows + 1) / (kTiles + 1);
+  constexpr int kMinRows = smallest_tile(narrow_rows<kType>() + 1, kRowChunk, kMaxRows);
   constexpr bool kWiden = Quant<kType>::kBits != 8;  // bytes are wide
   using Segment = std::conditional_t<kWiden, WideSegment<kType>, PackedSegment<kType>>;
   alignas(64) float totals[kRowChunk * P * kPanel];
   Segment segments[P];
   const Segment* pointers[P];
+#pragma GCC unroll 16
   for (int p = 0; p < P; ++p) pointers[p] = &segments[p];
+  BlocksAhead ahead(w, panel, P, (rows + kMaxRows - 1) / kMaxRows);
+  fetch_outputs<P>(panel, rows, y, y_stride);
   for (std::int64_t segment = 0; segment < w.segments(); ++segment) {
     const std::int64_t blocks = w.segment_inputs(segment) / kQuantBlock;
+#pragma GCC unroll 16
     for (int p = 0; p < P; ++p) {
       const PackedSegment<kType> packed{w.at(panel + p, segment), &w.layout(segment)};
       if constexpr (kWiden) {
@@ -437,7 +542,7 @@ void wide_panels(const PackedMatrix& w, std::int64_t panel, const InputRows& x, 
         segments[p] = packed;
       }
     }
-    quant_segment<kType, P, kMinRows, kMaxRows>(pointers, x, segment * kSegment, blocks, rows, totals);
+    quant_segment<kType, P, kMinRows, kMaxRows>(pointers, x, segment * kSegment, blocks, rows, totals, ahead);
   }
   store_outputs<P>(w, panel, rows, totals, y, y_stride);
 }
