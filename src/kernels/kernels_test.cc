@@ -192,6 +192,43 @@ TEST(Linear, EverySetGivesTheBitsOfTheDefinition) {
   }
 }
 
+// Where sums of 16 bits, or a byte that changes its sign, would overflow.
+TEST(Linear, QuantsAndInputsAtTheirLimitsGiveTheBitsOfTheDefinition) {
+  const std::int64_t n = 16, k = 256, rows = 5;
+  std::mt19937 random(kSeed + 3);
+  std::vector<float> x(static_cast<std::size_t>(rows * k), 1.0F);  // all quants 127
+  for (std::int64_t i = 0; i < k; ++i) {
+    const auto at = [&](std::int64_t row) -> float& { return x[static_cast<std::size_t>(row * k + i)]; };
+    at(1) = -1.0F;
+    at(2) = i % 2 == 0 ? 1.0F : -1.0F;
+    at(3) = random() % 2 == 0 ? 1.0F : -1.0F;
+  }
+  const Inputs inputs(reference_kernels(), x, rows, k);
+  for (const TensorType type : kAllTypes) {
+    if (input_kind(type) != InputKind::kInt8) continue;
+    for (const unsigned codes : {0x00U, 0x7fU, 0x80U, 0x81U, 0xffU}) {
+      std::vector<std::byte> data = random_weights(random, type, n, k);  // for the scales
+      const TensorTypeInfo& info = tensor_type_info(type);
+      const bool k_quant = info.block_values == 256, q6 = type == TensorType::kQ6_K;
+      const std::size_t first = q6        ? 0
+                                : k_quant ? 16
+                                          : info.block_bytes - (type == TensorType::kQ8_0 ? 32 : 16);
+      for (std::size_t i = 0; i < data.size(); ++i) {
+        const std::size_t in_block = i % info.block_bytes;
+        if (in_block >= first && (!q6 || in_block < 192)) data[i] = static_cast<std::byte>(codes);
+      }
+      const PackedMatrix w = pack(type, data, n, k);
+      std::vector<float> expected(static_cast<std::size_t>(rows * n));
+      reference_kernels().linear(w, 0, w.panels(), inputs.all(), rows, expected.data(), n);
+      for (const KernelSet* set : vector_sets()) {
+        std::vector<float> got(expected.size());
+        set->linear(w, 0, w.panels(), inputs.all(), rows, got.data(), n);
+        ASSERT_EQ(bits_of(got), bits_of(expected)) << set->name << " " << info.name << " codes " << codes;
+      }
+    }
+  }
+}
+
 TEST(Linear, RowsDoNotDependOnTheirNeighbours) {
   std::mt19937 random(kSeed + 1);
   for (const KernelSet* set : available_kernels()) {
