@@ -13,25 +13,25 @@ template <int R, int P>
 void bf16_tile(const std::byte* const (&weights)[P], const std::uint32_t* x, std::int64_t x_stride,
                std::int64_t pairs, bool first, float* totals, ColumnsAhead<P>& ahead) {
   F32x16 sums[R][P];
-#pragma GCC unroll 16
+  KVASIR_UNROLLED
   for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 16
+    KVASIR_UNROLLED
     for (int p = 0; p < P; ++p) sums[r][p] = F32x16::zero();
   }
   for (std::int64_t i = 0; i < pairs; ++i) {
     if constexpr (R > 1) ahead.fetch();
     __m512i columns[P];
-#pragma GCC unroll 16
+    KVASIR_UNROLLED
     for (int p = 0; p < P; ++p) columns[p] = _mm512_loadu_si512(weights[p] + i * 64);
-#pragma GCC unroll 16
+    KVASIR_UNROLLED
     for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 16
+      KVASIR_UNROLLED
       for (int p = 0; p < P; ++p) sums[r][p] = add_products(sums[r][p], columns[p], x[r * x_stride + i]);
     }
   }
-#pragma GCC unroll 16
+  KVASIR_UNROLLED
   for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 16
+    KVASIR_UNROLLED
     for (int p = 0; p < P; ++p) add_segment(first, sums[r][p], totals + (r * P + p) * kPanel);
   }
 }
@@ -45,7 +45,7 @@ void bf16_panels(const PackedMatrix& w, std::int64_t panel, const InputRows& x, 
   ColumnsAhead<P> ahead(w, panel, rows, kFloatRows);
   for (std::int64_t segment = 0; segment < w.segments(); ++segment) {
     const std::byte* weights[P];
-#pragma GCC unroll 16
+    KVASIR_UNROLLED
     for (int p = 0; p < P; ++p) weights[p] = w.at(panel + p, segment);
     for_each_row_tile<1, kFloatRows>(rows, [&](std::int64_t row, auto r) {
       bf16_tile<decltype(r)::value, P>(weights, x.pairs + row * x_stride + segment * kSegment / 2, x_stride,

@@ -69,34 +69,34 @@ void score_tile(const Keys& keys, std::int64_t block, std::int64_t last_block, c
   std::size_t at[B], ahead[B];
   std::int64_t stride[B];
   F32x16 dots[R][B];
-#pragma GCC unroll 16
+  KVASIR_UNROLLED
   for (int b = 0; b < B; ++b) {
     at[b] = keys.keys(block + b);
     ahead[b] = keys.keys(std::min(block + b + B, last_block));
     stride[b] = keys.slots(block + b);
   }
-#pragma GCC unroll 16
+  KVASIR_UNROLLED
   for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 16
+    KVASIR_UNROLLED
     for (int b = 0; b < B; ++b) dots[r][b] = F32x16::zero();
   }
   for (std::int64_t dim = 0; dim < head_dim; ++dim) {
     F32x16 columns[B];
-#pragma GCC unroll 16
+    KVASIR_UNROLLED
     for (int b = 0; b < B; ++b) {
       columns[b] = keys.load(at[b] + static_cast<std::size_t>(dim * stride[b]));
       keys.prefetch(ahead[b] + static_cast<std::size_t>(dim * kCacheBlock));
     }
-#pragma GCC unroll 16
+    KVASIR_UNROLLED
     for (int r = 0; r < R; ++r) {
       const F32x16 input = F32x16::all(q[r][dim]);
-#pragma GCC unroll 16
+      KVASIR_UNROLLED
       for (int b = 0; b < B; ++b) dots[r][b] = fma(input, columns[b], dots[r][b]);
     }
   }
-#pragma GCC unroll 16
+  KVASIR_UNROLLED
   for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 16
+    KVASIR_UNROLLED
     for (int b = 0; b < B; ++b) (dots[r][b] * F32x16::all(scale)).store(scores[r] + b * kCacheBlock);
   }
 }
@@ -125,9 +125,9 @@ template <int R, int V, class Values>
 void value_tile(const Values& values, std::int64_t dim, std::int64_t begin, std::int64_t end,
                 const float* const (&weights)[R], std::int64_t origin, float* const (&sums)[R]) {
   F32x16 out[R][V];
-#pragma GCC unroll 16
+  KVASIR_UNROLLED
   for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 16
+    KVASIR_UNROLLED
     for (int v = 0; v < V; ++v) out[r][v] = F32x16::load(sums[r] + dim + 16 * v);
   }
   const auto stride = static_cast<std::size_t>(values.value_stride());
@@ -137,22 +137,22 @@ void value_tile(const Values& values, std::int64_t dim, std::int64_t begin, std:
         values.values(std::min(p + kBlocksAhead * kCacheBlock, end - 1)) + static_cast<std::size_t>(dim);
     const std::int64_t block_end = std::min((p / kCacheBlock + 1) * kCacheBlock, end);
     for (; p < block_end; ++p, index += stride, ahead += stride) {
-#pragma GCC unroll 16
+      KVASIR_UNROLLED
       for (int v = 0; v < V; v += 2) values.prefetch(ahead + static_cast<std::size_t>(16 * v));
       F32x16 columns[V];
-#pragma GCC unroll 16
+      KVASIR_UNROLLED
       for (int v = 0; v < V; ++v) columns[v] = values.load(index + static_cast<std::size_t>(16 * v));
-#pragma GCC unroll 16
+      KVASIR_UNROLLED
       for (int r = 0; r < R; ++r) {
         const F32x16 weight = F32x16::all(weights[r][p - origin]);
-#pragma GCC unroll 16
+        KVASIR_UNROLLED
         for (int v = 0; v < V; ++v) out[r][v] = fma(weight, columns[v], out[r][v]);
       }
     }
   }
-#pragma GCC unroll 16
+  KVASIR_UNROLLED
   for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 16
+    KVASIR_UNROLLED
     for (int v = 0; v < V; ++v) out[r][v].store(sums[r] + dim + 16 * v);
   }
 }
@@ -274,7 +274,7 @@ class SpanAttention {
   void weigh_queries(const Values& values, std::int64_t m, std::int64_t begin, std::int64_t end) {
     const float* weights[R];
     float* sums[R];
-#pragma GCC unroll 16
+    KVASIR_UNROLLED
     for (int r = 0; r < R; ++r) {
       weights[r] = scores_ + (m + r) * kSpan;
       sums[r] = sums_ + (m + r) * sums_stride(query_.head_dim);

@@ -2,13 +2,20 @@
 // one instruction set, after its vector.h and the types of its integer products.
 //
 // A tile is R rows times P panels, in registers, over one segment. The compiler keeps it in registers only if
-// it unrolls the loops over r and p early, which it must be told.
+// it unrolls the loops over r and p early, which it must be told (not with sanitizers, where it takes
+// minutes).
 //
 // Floats are used as they are packed. Quants of less than 8 bits, too, by few rows; many rows share quants
 // that were widened once into memory that the first-level cache holds. Both run the same tile.
 //
 // Processors themselves fetch too little ahead of tiles with many rows: while panels are computed, those that
 // follow in memory (of this matrix, or of the one that is likely to be next) are fetched, evenly.
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define KVASIR_UNROLLED
+#else
+#define KVASIR_UNROLLED _Pragma("GCC unroll 16")
+#endif
 
 inline constexpr std::int64_t kRowChunk = 120;  // rows that share widened quants
 
@@ -58,7 +65,7 @@ void store_outputs(const PackedMatrix& w, std::int64_t panel, std::int64_t rows,
     if (count < P * kPanel) {
       std::memcpy(y, totals, static_cast<std::size_t>(count) * sizeof(float));
     } else {
-#pragma GCC unroll 16
+      KVASIR_UNROLLED
       for (int p = 0; p < P; ++p) F32x16::load(totals + p * kPanel).store(y + p * kPanel);
     }
   }
@@ -98,7 +105,7 @@ struct ColumnsAhead {
     if (rows <= 4 && w.type != TensorType::kF16) panel_bytes = step = 0;
   }
   void fetch() {
-#pragma GCC unroll 16
+    KVASIR_UNROLLED
     for (int p = 0; p < P; ++p) {
       fetch_line(next + static_cast<std::size_t>(p) * panel_bytes);
     }
@@ -138,28 +145,28 @@ void float_tile(const Columns (&w)[P], const float* x, std::int64_t x_stride, st
                 float* totals, ColumnsAhead<P>& all_ahead) {
   ColumnsAhead<P> ahead = all_ahead;  // in registers
   F32x16 sums[R][P];
-#pragma GCC unroll 16
+  KVASIR_UNROLLED
   for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 16
+    KVASIR_UNROLLED
     for (int p = 0; p < P; ++p) sums[r][p] = F32x16::zero();
   }
 #pragma GCC unroll 2
   for (std::int64_t i = 0; i < inputs; ++i) {
     if constexpr (R > 1) ahead.fetch();
     F32x16 columns[P];
-#pragma GCC unroll 16
+    KVASIR_UNROLLED
     for (int p = 0; p < P; ++p) columns[p] = w[p](i);
-#pragma GCC unroll 16
+    KVASIR_UNROLLED
     for (int r = 0; r < R; ++r) {
       const F32x16 input = F32x16::all(x[r * x_stride + i]);
-#pragma GCC unroll 16
+      KVASIR_UNROLLED
       for (int p = 0; p < P; ++p) sums[r][p] = fma(input, columns[p], sums[r][p]);
     }
   }
   all_ahead = ahead;
-#pragma GCC unroll 16
+  KVASIR_UNROLLED
   for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 16
+    KVASIR_UNROLLED
     for (int p = 0; p < P; ++p) add_segment(first, sums[r][p], totals + (r * P + p) * kPanel);
   }
 }
@@ -337,38 +344,38 @@ template <class Format, int R, int P, int kFirst, int kCount, class Segment>
                                               const QuantizedBlock* const (&x)[R], F32x16 (&dots)[R][P]) {
   using Dot = BlockDot<Format::kBits, Format::kZero>;
   Dot running[R][P];
-#pragma GCC unroll 16
+  KVASIR_UNROLLED
   for (int r = 0; r < R; ++r) {
     const QuantizedBlock& block = x[r][b];
     const I32x16 sum = kCount == kGroups ? I32x16::all(block.sum)
                        : kFirst == 0     ? I32x16::all(block.first_half_sum)
                                          : I32x16::all(block.sum) - I32x16::all(block.first_half_sum);
-#pragma GCC unroll 16
+    KVASIR_UNROLLED
     for (int p = 0; p < P; ++p) running[r][p].start(sum);
   }
   const auto group = [&]<int g>(std::integral_constant<int, g>) {
     Bytes64 codes[P];
-#pragma GCC unroll 16
+    KVASIR_UNROLLED
     for (int p = 0; p < P; ++p) codes[p] = w[p]->template codes<kFirst + g>(b);
-#pragma GCC unroll 16
+    KVASIR_UNROLLED
     for (int r = 0; r < R; ++r) {
       const FourInputs four(x[r][b].quants + (kFirst + g) * kDotGroup);
-#pragma GCC unroll 16
+      KVASIR_UNROLLED
       for (int p = 0; p < P; ++p) running[r][p].add(codes[p], four);
     }
     if constexpr ((g + 1) % Dot::kGroupsBeforeFlush == 0 || g + 1 == kCount) {
-#pragma GCC unroll 16
+      KVASIR_UNROLLED
       for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 16
+        KVASIR_UNROLLED
         for (int p = 0; p < P; ++p) running[r][p].flush();
       }
     }
   };
   [&]<int... g>(std::integer_sequence<int, g...>) { (group(std::integral_constant<int, g>{}), ...); }
   (std::make_integer_sequence<int, kCount>{});
-#pragma GCC unroll 16
+  KVASIR_UNROLLED
   for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 16
+    KVASIR_UNROLLED
     for (int p = 0; p < P; ++p) dots[r][p] = to_float(running[r][p].result());
   }
 }
@@ -387,12 +394,12 @@ void quant_tile(const Segment* const (&w)[P], const QuantizedBlock* x, std::int6
                 std::int64_t blocks, bool first, float* totals, BlocksAhead& ahead) {
   using Format = Quant<kType>;
   const QuantizedBlock* inputs[R];
-#pragma GCC unroll 16
+  KVASIR_UNROLLED
   for (int r = 0; r < R; ++r) inputs[r] = x + r * x_stride;
   F32x16 sums[R][P];
-#pragma GCC unroll 16
+  KVASIR_UNROLLED
   for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 16
+    KVASIR_UNROLLED
     for (int p = 0; p < P; ++p) sums[r][p] = F32x16::zero();
   }
   for (std::int64_t b = 0; b < blocks; ++b) {
@@ -401,24 +408,24 @@ void quant_tile(const Segment* const (&w)[P], const QuantizedBlock* x, std::int6
     if constexpr (Format::kSubScales == 16) {
       F32x16 second[R][P];
       dot_groups<Format, R, P, 0, 4>(w, b, inputs, dots);
-#pragma GCC unroll 16
+      KVASIR_UNROLLED
       for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 16
+        KVASIR_UNROLLED
         for (int p = 0; p < P; ++p) dots[r][p] = dots[r][p] * w[p]->scale(2 * b);
       }
       dot_groups<Format, R, P, 4, 4>(w, b, inputs, second);
       // Whole numbers below 2^24: exact.
-#pragma GCC unroll 16
+      KVASIR_UNROLLED
       for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 16
+        KVASIR_UNROLLED
         for (int p = 0; p < P; ++p) dots[r][p] = fma(second[r][p], w[p]->scale(2 * b + 1), dots[r][p]);
       }
     } else {
       dot_groups<Format, R, P, 0, 8>(w, b, inputs, dots);
     }
-#pragma GCC unroll 16
+    KVASIR_UNROLLED
     for (int p = 0; p < P; ++p) {
-#pragma GCC unroll 16
+      KVASIR_UNROLLED
       for (int r = 0; r < R; ++r) {
         const QuantizedBlock& block = inputs[r][b];
         const F32x16 x_scale = F32x16::all(block.scale);
@@ -436,16 +443,16 @@ void quant_tile(const Segment* const (&w)[P], const QuantizedBlock* x, std::int6
     }
   }
   if constexpr (Format::kSubScales == 0) {
-#pragma GCC unroll 16
+    KVASIR_UNROLLED
     for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 16
+      KVASIR_UNROLLED
       for (int p = 0; p < P; ++p) add_segment(first, sums[r][p], totals + (r * P + p) * kPanel);
     }
     return;
   }
-#pragma GCC unroll 16
+  KVASIR_UNROLLED
   for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 16
+    KVASIR_UNROLLED
     for (int p = 0; p < P; ++p) {
       const float* out = totals + (r * P + p) * kPanel;
       sums[r][p] = fma(w[p]->super_scale(), sums[r][p], first ? F32x16::zero() : F32x16::load(out));
@@ -453,31 +460,31 @@ void quant_tile(const Segment* const (&w)[P], const QuantizedBlock* x, std::int6
   }
   if constexpr (Format::kSubScales == 8) {
     F32x16 min_sums[R][P];
-#pragma GCC unroll 16
+    KVASIR_UNROLLED
     for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 16
+      KVASIR_UNROLLED
       for (int p = 0; p < P; ++p) min_sums[r][p] = F32x16::zero();
     }
     for (std::int64_t b = 0; b < blocks; ++b) {
       F32x16 mins[P];
-#pragma GCC unroll 16
+      KVASIR_UNROLLED
       for (int p = 0; p < P; ++p) mins[p] = w[p]->min(b);
-#pragma GCC unroll 16
+      KVASIR_UNROLLED
       for (int r = 0; r < R; ++r) {
         const F32x16 x_sum = F32x16::all(inputs[r][b].scaled_sum);
-#pragma GCC unroll 16
+        KVASIR_UNROLLED
         for (int p = 0; p < P; ++p) min_sums[r][p] = fma(mins[p], x_sum, min_sums[r][p]);
       }
     }
-#pragma GCC unroll 16
+    KVASIR_UNROLLED
     for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 16
+      KVASIR_UNROLLED
       for (int p = 0; p < P; ++p) sums[r][p] = fma(negate(w[p]->super_min()), min_sums[r][p], sums[r][p]);
     }
   }
-#pragma GCC unroll 16
+  KVASIR_UNROLLED
   for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 16
+    KVASIR_UNROLLED
     for (int p = 0; p < P; ++p) sums[r][p].store(totals + (r * P + p) * kPanel);
   }
 }
@@ -527,13 +534,13 @@ void wide_panels(const PackedMatrix& w, std::int64_t panel, const InputRows& x, 
   alignas(64) float totals[kRowChunk * P * kPanel];
   Segment segments[P];
   const Segment* pointers[P];
-#pragma GCC unroll 16
+  KVASIR_UNROLLED
   for (int p = 0; p < P; ++p) pointers[p] = &segments[p];
   BlocksAhead ahead(w, panel, P, (rows + kMaxRows - 1) / kMaxRows);
   fetch_outputs<P>(panel, rows, y, y_stride);
   for (std::int64_t segment = 0; segment < w.segments(); ++segment) {
     const std::int64_t blocks = w.segment_inputs(segment) / kQuantBlock;
-#pragma GCC unroll 16
+    KVASIR_UNROLLED
     for (int p = 0; p < P; ++p) {
       const PackedSegment<kType> packed{w.at(panel + p, segment), &w.layout(segment)};
       if constexpr (kWiden) {
