@@ -26,11 +26,11 @@ EVERYTHING = set(ALLOWED)
 # Public headers by room. "types" are plain declarations that every room may use.
 PUBLIC = {
     "error": "types", "token": "types", "config": "types", "observer": "types",
-    "kv_cache": "cache",
+    "kv_cache": "cache", "paged_kv_cache": "cache",
     "executor": "model", "layers": "model", "model": "model",
     "tokenizer": "text", "chat": "text", "stop_matcher": "text",
     "sampling": "sampling",
-    "sequence_runner": "engine", "generate": "engine", "language_model": "engine", "lab": "engine",
+    "engine": "engine", "sequence_runner": "engine", "generate": "engine", "language_model": "engine", "lab": "engine",
     "perplexity": "engine", "bench": "engine", "verify": "engine", "version": "engine",
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)

@@ -1,4 +1,5 @@
-// The preallocated KV cache: where the key and value of position p of a sequence live.
+// Where the key and value of position p of a sequence live: what every layout offers, and the preallocated
+// one.
 #ifndef KVASIR_KV_CACHE_H_
 #define KVASIR_KV_CACHE_H_
 
@@ -26,15 +27,32 @@ inline std::int64_t last_key_seen(std::int64_t first_position, std::int64_t row)
 // Error(kInvalidArgument) for negative arguments.
 std::vector<std::vector<bool>> cache_attention_mask(std::int64_t t_new, std::int64_t pos);
 
-// Keys and values of `batch` sequences, `max_seq` positions each, for every layer: 2 * n_layer * batch *
-// n_kv_head * max_seq * head_dim numbers. Keys are stored after RoPE: a position never changes once written.
+// What a forward pass needs of a cache. Keys are stored after RoPE: a position never changes once written.
 //
 // Thread contract: one writer at a time; the worker threads of one forward pass write disjoint positions.
-class KvCache {
+class SequenceCache {
+ public:
+  virtual ~SequenceCache() = default;
+
+  virtual std::int32_t sequences() const = 0;
+  virtual std::int64_t length(std::int32_t sequence) const = 0;    // positions written so far
+  virtual std::int64_t capacity(std::int32_t sequence) const = 0;  // positions that there is room for
+  // From here on, a position may be written: what is before it may be shared with others.
+  virtual std::int64_t first_writable(std::int32_t sequence) const = 0;
+  // Forward, after writing; or back, to forget. Error(kCapacity) if there is no room for so many.
+  virtual void set_length(std::int32_t sequence, std::int64_t length) = 0;
+  virtual bool fits(const Config& config) const = 0;  // whether it was made for a model of this shape
+  // For the kernels: one sequence in one layer.
+  virtual kernels::KvView view(std::int32_t layer, std::int32_t sequence) = 0;
+};
+
+// Keys and values of `batch` sequences, `max_seq` positions each, for every layer: 2 * n_layer * batch *
+// n_kv_head * max_seq * head_dim numbers.
+class KvCache : public SequenceCache {
  public:
   // Error(kInvalidArgument) if batch < 1 or the config is not valid.
   KvCache(const Config& config, std::int32_t batch, KvType type = KvType::kF32);
-  ~KvCache();
+  ~KvCache() override;
   KvCache(KvCache&&) noexcept;
   KvCache& operator=(KvCache&&) noexcept;
 
@@ -56,18 +74,19 @@ class KvCache {
   // Adds t positions to every sequence: called once a forward, after the last layer.
   void advance(std::int64_t t);
 
-  std::int64_t pos() const { return length(0); }     // positions written so far, when all sequences agree
-  std::int64_t length(std::int32_t sequence) const;  // positions written so far
-  void set_length(std::int32_t sequence, std::int64_t length);  // forward, after writing; or back, to forget
+  std::int64_t pos() const { return length(0); }  // positions written so far, when all sequences agree
+  std::int32_t sequences() const override { return batch(); }
+  std::int64_t length(std::int32_t sequence) const override;
+  std::int64_t capacity(std::int32_t /*sequence*/) const override { return max_seq(); }
+  std::int64_t first_writable(std::int32_t /*sequence*/) const override { return 0; }
+  void set_length(std::int32_t sequence, std::int64_t length) override;
 
   std::size_t nbytes() const;  // of keys and values, by the formula above
   std::int32_t batch() const;
   std::int64_t max_seq() const;
   KvType type() const;
-  bool fits(const Config& config) const;  // whether it was made for a model of this shape
-
-  // For the kernels: one sequence in one layer.
-  kernels::KvView view(std::int32_t layer, std::int32_t sequence);
+  bool fits(const Config& config) const override;
+  kernels::KvView view(std::int32_t layer, std::int32_t sequence) override;
 
  private:
   struct State;

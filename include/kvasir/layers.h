@@ -29,7 +29,7 @@ struct Row {
 // One pass over a batch of rows.
 struct ForwardPass {
   Executor& executor;
-  KvCache& cache;
+  SequenceCache& cache;
   std::span<const Row> rows;
   const float* cos;  // [rows][head_dim / 2], see Rope
   const float* sin;

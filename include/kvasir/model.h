@@ -58,7 +58,7 @@ class Model {
   // an id outside the vocabulary, a run without tokens, a first position beyond what is in the cache, a
   // sequence that the cache lacks or that occurs twice, a cache of another shape. Error(kCapacity): the
   // sequence would outgrow the cache. Nothing is computed or written then.
-  void forward(std::span<const Run> runs, KvCache& cache, Executor& executor,
+  void forward(std::span<const Run> runs, SequenceCache& cache, Executor& executor,
                std::vector<float>& logits) const;
 
  private:

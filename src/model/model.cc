@@ -35,9 +35,9 @@ struct Model::State {
     kernels::dequantize_output(*embedding, id, {out, static_cast<std::size_t>(config.d_model)});
   }
 
-  void check_runs(std::span<const Run> runs, const KvCache& cache) const;
+  void check_runs(std::span<const Run> runs, const SequenceCache& cache) const;
   std::int64_t gather_logit_rows(std::span<const Run> runs, const float* x, float* out) const;
-  void forward(std::span<const Run> runs, KvCache& cache, Executor& executor,
+  void forward(std::span<const Run> runs, SequenceCache& cache, Executor& executor,
                std::vector<float>& logits) const;
 };
 
@@ -83,14 +83,14 @@ const Config& Model::config() const { return state_->config; }
 std::size_t Model::weight_bytes() const { return state_->weight_bytes; }
 Activations Model::activations() const { return state_->activations; }
 
-void Model::State::check_runs(std::span<const Run> runs, const KvCache& cache) const {
+void Model::State::check_runs(std::span<const Run> runs, const SequenceCache& cache) const {
   const auto refuse = [](const std::string& message) { throw Error(ErrorKind::kInvalidArgument, message); };
   if (!cache.fits(config)) refuse("forward: the cache was made for a model of another shape");
   std::set<std::int32_t> seen;
   for (const Run& run : runs) {
     const auto count = static_cast<std::int64_t>(run.tokens.size());
-    if (run.sequence < 0 || run.sequence >= cache.batch()) {
-      refuse(fmt::format("forward: no sequence {} in a cache of {}", run.sequence, cache.batch()));
+    if (run.sequence < 0 || run.sequence >= cache.sequences()) {
+      refuse(fmt::format("forward: no sequence {} in a cache of {}", run.sequence, cache.sequences()));
     }
     if (!seen.insert(run.sequence).second)
       refuse(fmt::format("forward: two runs of sequence {}", run.sequence));
@@ -102,9 +102,14 @@ void Model::State::check_runs(std::span<const Run> runs, const KvCache& cache) c
       refuse(fmt::format("forward: a run at position {} of a sequence of {}", run.first_position,
                          cache.length(run.sequence)));
     }
-    if (run.first_position + count > cache.max_seq()) {
-      throw Error(ErrorKind::kCapacity, fmt::format("KV cache overflow: {} positions, but max_seq is {}",
-                                                    run.first_position + count, cache.max_seq()));
+    if (run.first_position < cache.first_writable(run.sequence)) {
+      refuse(fmt::format("forward: a run at position {}, but positions before {} may be shared",
+                         run.first_position, cache.first_writable(run.sequence)));
+    }
+    if (run.first_position + count > cache.capacity(run.sequence)) {
+      throw Error(ErrorKind::kCapacity,
+                  fmt::format("KV cache overflow: {} positions, but max_seq is {}",
+                              run.first_position + count, cache.capacity(run.sequence)));
     }
     for (const TokenId id : run.tokens) {
       if (id < 0 || id >= config.vocab_size) {
@@ -126,7 +131,7 @@ std::int64_t Model::State::gather_logit_rows(std::span<const Run> runs, const fl
   return n;
 }
 
-void Model::State::forward(std::span<const Run> runs, KvCache& cache, Executor& executor,
+void Model::State::forward(std::span<const Run> runs, SequenceCache& cache, Executor& executor,
                            std::vector<float>& logits) const {
   std::vector<Row> rows;
   std::vector<TokenId> tokens;
@@ -163,7 +168,7 @@ void Model::State::forward(std::span<const Run> runs, KvCache& cache, Executor& 
   executor.computed(Operation::kLogits, -1, n, logits.data(), config.vocab_size);
 }
 
-void Model::forward(std::span<const Run> runs, KvCache& cache, Executor& executor,
+void Model::forward(std::span<const Run> runs, SequenceCache& cache, Executor& executor,
                     std::vector<float>& logits) const {
   state_->check_runs(runs, cache);
   with_defined_floats([&] { state_->forward(runs, cache, executor, logits); });
