@@ -12,6 +12,7 @@ enum class ErrorKind {
   kCapacity,         // what was asked for does not fit (context, cache, memory limit)
   kFormat,           // a file that is not what it claims to be
   kIo,               // the operating system refused: missing file, full disk, no permission
+  kBusy,             // there is too much to do already: trying again later may succeed
   kRuntime,          // the computation itself failed (for example: logits that are not finite)
 };
 

@@ -19,17 +19,21 @@
 
 namespace kvasir {
 
-struct GenerateRequest {
+// What is wanted, however it is run.
+struct CompletionRequest {
   std::vector<TokenId> prompt;  // at least one token
   SamplingParams sampling;
   std::optional<std::int64_t> max_tokens;  // absent: as many as fit the context; 0 gives none
-  std::int64_t context = 0;                // positions to use at most; 0: the model's own limit
   std::vector<std::string> stop;           // the text ends before the first of them
   bool ignore_eos = false;                 // go on after the model's end-of-text token
+  std::optional<std::size_t> logprobs;     // that many alternatives with each token's logprob; absent: none
+  bool trace = false;                      // fill GeneratedToken::trace
+};
+
+struct GenerateRequest : CompletionRequest {
+  std::int64_t context = 0;  // positions to use at most; 0: the model's own limit
   RunOptions run;
   KvType kv_type = KvType::kF16;
-  std::optional<std::size_t> logprobs;  // that many alternatives with each token's logprob; absent: none
-  bool trace = false;                   // fill GeneratedToken::trace
 };
 
 struct GeneratedToken {

@@ -13,6 +13,7 @@ PyObject* exception_type(ErrorKind kind) {
       return PyExc_ValueError;
     case ErrorKind::kIo:
       return PyExc_OSError;
+    case ErrorKind::kBusy:
     case ErrorKind::kRuntime:
       return PyExc_RuntimeError;
   }
