@@ -1,4 +1,4 @@
-"""Kvasir and llama.cpp in turn, repetition by repetition, on the same model file, threads and work.
+"""Kvasir and its peers in turn, repetition by repetition, on the same model file, threads and work.
 
 Rows: ppN is the prefill of N tokens, tgN the decoding of N tokens one after another; @D after D positions that are in
 the cache already; xB with B sequences together; +busy while another process spins on every core; load is the time from
@@ -7,6 +7,7 @@ opening the file to the logits of a first token. Ratios above 1 are in Kvasir's 
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import re
@@ -20,6 +21,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 MODELS = ROOT / "build/peers/models"
 KVASIR = ROOT / "build/release/kvasir"
+OURS = "Kvasir"
+PEERS = {"llama.cpp": "llama_worker.py"}
 DEFAULT_ROWS = "pp512,tg128,tg32@4096,tg64x8,tg64x32,tg64+busy,load"
 
 
@@ -49,7 +52,8 @@ class Ours:
     def __init__(self, model, row, threads, repetitions):
         prefill, decode = (row.tokens, 0) if row.kind == "pp" else (0, row.tokens)
         self.process = start(KVASIR, "bench", "-m", model, "-p", prefill, "-n", decode, "-d", row.depth, "-b",
-                             row.batch, "-t", threads, "-r", repetitions, "--take-turns", "--json", stderr=subprocess.PIPE)
+                             row.batch, "-t", threads, "-r", repetitions, "--take-turns", "--json",
+                             stderr=subprocess.PIPE)
         self.wait_ready()
 
     def wait_ready(self):
@@ -67,17 +71,20 @@ class Ours:
         return row
 
 
-class Theirs:
-    """One llama.cpp for each model."""
+class Peer:
+    """Another engine on one model: a worker in a process of its own, in the protocol of worker.py."""
 
-    def __init__(self, model, threads):
-        self.process = start(sys.executable, HERE / "llama_worker.py", model, threads)
-        self.first_token_seconds = self.answer()["first_token_seconds"]
+    def __init__(self, name, model, threads):
+        self.name = name
+        self.process = start(sys.executable, HERE / PEERS[name], model, threads)
+        answer = self.answer()
+        self.refused = answer.get("refused")
+        self.first_token_seconds = answer.get("first_token_seconds")
 
     def answer(self):
         line = self.process.stdout.readline()
         if not line:
-            sys.exit("compare: llama.cpp's process has ended")
+            sys.exit(f"compare: the process of {self.name} has ended")
         return json.loads(line)
 
     def measure(self, row, threads):
@@ -107,55 +114,85 @@ def busy_neighbours(count):
             spinner.wait()
 
 
-def run_row(model, row, threads, repetitions, theirs):
+def take_turns(measures, repetitions):
+    """What each engine's function returns in each repetition; who goes first in one goes last in the next."""
+    names = list(measures)
+    values = {name: [] for name in names}
+    for i in range(repetitions):
+        first = i % len(names)
+        for name in names[first:] + names[:first]:
+            values[name].append(measures[name]())
+    return values
+
+
+def run_row(model, row, threads, repetitions, peers):
     ours = Ours(model, row, threads, repetitions)
-    theirs.measure(row, threads)  # makes its cache; not counted
-    seconds = []
+    measures = {OURS: ours.measure} | {peer.name: functools.partial(peer.measure, row, threads) for peer in peers}
+    for peer in peers:
+        peer.measure(row, threads)  # makes its cache; not counted
     with busy_neighbours(len(os.sched_getaffinity(0)) if row.busy else 0):
-        for i in range(repetitions):
-            if i % 2 == 1:
-                seconds.append(theirs.measure(row, threads))
-            ours.measure()
-            if i % 2 == 0:
-                seconds.append(theirs.measure(row, threads))
+        seconds = take_turns(measures, repetitions)
     report = ours.report()
+    seconds[OURS] = report["seconds"]
     tokens = row.tokens * row.batch
     return {
         "unit": "tokens/s",
-        "ours": [tokens / time for time in report["seconds"]],
-        "theirs": [tokens / time for time in seconds],
+        "values": {name: [tokens / time for time in times] for name, times in seconds.items()},
         "read_share": report["read_share"],
         "operations_share": report["operations_share"],
     }
 
 
-def run_load(model, threads, repetitions):
-    ours, theirs = [], []
-    for _ in range(repetitions):
-        command = [KVASIR, "bench", "-m", model, "-p", 1, "-n", 0, "-r", 1, "-t", threads, "--json"]
-        done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, check=True)
-        ours.append(json.loads(done.stdout)["first_token_seconds"])
-        worker = Theirs(model, threads)
-        theirs.append(worker.first_token_seconds)
-        worker.close()
-    return {"unit": "s", "ours": ours, "theirs": theirs, "read_share": None, "operations_share": None}
+def our_first_token_seconds(model, threads):
+    command = [KVASIR, "bench", "-m", model, "-p", 1, "-n", 0, "-r", 1, "-t", threads, "--json"]
+    done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, check=True)
+    return json.loads(done.stdout)["first_token_seconds"]
+
+
+def their_first_token_seconds(name, model, threads):
+    peer = Peer(name, model, threads)
+    peer.close()
+    return peer.first_token_seconds
+
+
+def run_load(model, threads, repetitions, peers):
+    measures = {OURS: functools.partial(our_first_token_seconds, model, threads)}
+    for peer in peers:
+        measures[peer.name] = functools.partial(their_first_token_seconds, peer.name, model, threads)
+    return {"unit": "s", "values": take_turns(measures, repetitions), "read_share": None, "operations_share": None}
+
+
+def start_peers(names, model, threads):
+    """Those that run the model."""
+    peers = []
+    for name in names:
+        peer = Peer(name, model, threads)
+        if peer.refused:
+            print(f"compare: {model.stem} without {name}: {peer.refused}", file=sys.stderr)
+            peer.close()
+        else:
+            peers.append(peer)
+    return peers
 
 
 def run_model(model, options):
     """Yields a result for each row and number of threads."""
-    theirs = Theirs(model, max(options.threads))
+    peers = start_peers(options.peers, model, max(options.threads))
     for row in options.rows:
         for threads in options.threads:
             print(f"compare: {model.stem} {row.name} t={threads}", file=sys.stderr)
             if row.kind == "load":
-                result = run_load(model, threads, options.repetitions)
+                result = run_load(model, threads, options.repetitions, peers)
             else:
-                result = run_row(model, row, threads, options.repetitions, theirs)
-            ours, peer = statistics.median(result["ours"]), statistics.median(result["theirs"])
-            ratio = peer / ours if row.kind == "load" else ours / peer
-            yield {"model": model.stem, "row": row.name, "threads": threads, "ours_median": ours,
-                   "theirs_median": peer, "ratio": ratio, **result}
-    theirs.close()
+                result = run_row(model, row, threads, options.repetitions, peers)
+            medians = {name: statistics.median(values) for name, values in result["values"].items()}
+            ratios = {peer.name: medians[OURS] / medians[peer.name] for peer in peers}
+            if row.kind == "load":
+                ratios = {name: 1 / ratio for name, ratio in ratios.items()}
+            yield {"model": model.stem, "row": row.name, "threads": threads, "medians": medians, "ratios": ratios,
+                   **result}
+    for peer in peers:
+        peer.close()
 
 
 def number(value):
@@ -166,14 +203,18 @@ def spread(values):
     return f"{number(statistics.median(values))} ({number(min(values))} to {number(max(values))})"
 
 
-def markdown(results):
-    lines = [["model", "row", "threads", "Kvasir", "llama.cpp", "ratio", "of read peak", "of arithmetic peak"]]
+def markdown(results, peers):
+    lines = [["model", "row", "threads", OURS, *(word for name in peers for word in (name, "ratio")), "of read peak",
+              "of arithmetic peak"]]
     for result in results:
-        shares = [f"{share:.0%}" if share is not None else "" for share in
-                  (result["read_share"], result["operations_share"])]
         unit = " s" if result["unit"] == "s" else ""
-        lines.append([result["model"], result["row"], str(result["threads"]), spread(result["ours"]) + unit,
-                      spread(result["theirs"]) + unit, f"{result['ratio']:.2f}", *shares])
+        speeds = {name: spread(values) + unit for name, values in result["values"].items()}
+        line = [result["model"], result["row"], str(result["threads"]), speeds[OURS]]
+        for name in peers:
+            line += [speeds[name], f"{result['ratios'][name]:.2f}"] if name in speeds else ["", ""]
+        for share in result["read_share"], result["operations_share"]:
+            line.append("" if share is None else f"{share:.0%}")
+        lines.append(line)
     widths = [max(map(len, column)) for column in zip(*lines)]
     lines.insert(1, ["-" * width for width in widths])
     return "\n".join("| " + " | ".join(map(str.ljust, line, widths)) + " |" for line in lines)
@@ -184,6 +225,12 @@ def model_path(name):
         if path.is_file():
             return path
     raise argparse.ArgumentTypeError(f"no model {name}: neither a file nor one of build/peers/models")
+
+
+def peer_name(name):
+    if name not in PEERS:
+        raise argparse.ArgumentTypeError(f'no peer "{name}": {", ".join(PEERS)}')
+    return name
 
 
 def comma_list(parse):
@@ -199,6 +246,8 @@ def main():
                         help="names in build/peers/models, or files (default: all there)")
     parser.add_argument("--rows", type=comma_list(parse_row), default=comma_list(parse_row)(DEFAULT_ROWS),
                         help=f"default: {DEFAULT_ROWS}")
+    parser.add_argument("--peers", type=comma_list(peer_name), default=["llama.cpp"],
+                        help="default: llama.cpp")
     parser.add_argument("-t", "--threads", type=comma_list(int), default=[1, 2])
     parser.add_argument("-r", "--repetitions", type=int, default=5)
     parser.add_argument("--json", action="store_true", help="one JSON document instead of a table")
@@ -207,7 +256,7 @@ def main():
         parser.error("repetitions and threads must be at least 1")
 
     results = [result for model in options.models for result in run_model(model, options)]
-    print(json.dumps(results) if options.json else markdown(results))
+    print(json.dumps(results) if options.json else markdown(results, options.peers))
 
 
 if __name__ == "__main__":

@@ -1,17 +1,12 @@
-"""llama.cpp, measured once for each line of standard input: as its own llama-bench measures.
+"""llama.cpp for compare.py, in the protocol of worker.py."""
 
-A request is {"prefill": tokens or 0, "decode": tokens or 0, "depth", "batch", "threads"}, the answer {"seconds"}. The
-first answer, before any request, is {"first_token_seconds"}: opening the file, and a forward pass of one token.
-"""
-
-import json
 import os
 import sys
-import time
 
 import llama_cpp
 
-CHUNK = 512
+from worker import CHUNK, Worker, serve
+
 PADDING = 256  # llama.cpp rounds the positions of a sequence up to this
 
 
@@ -20,23 +15,17 @@ def ignore_log(level, text, data):
     pass
 
 
-class Worker:
-    def __init__(self, path, threads):
-        llama_cpp.llama_log_set(ignore_log, None)
-        llama_cpp.llama_backend_init()
-        start = time.perf_counter()
+class LlamaWorker(Worker):
+    def __init__(self, path):
         self.model = llama_cpp.llama_model_load_from_file(
             os.fsencode(path), llama_cpp.llama_model_default_params())
         if not self.model:
             raise SystemExit(f"compare: llama.cpp cannot load {path}")
         self.vocabulary = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self.model))
-        self.context, self.case = None, None
+        self.context = None
         self.batch = llama_cpp.llama_batch_init(CHUNK, 0, 1)
-        self.make_context(1, 1, threads)
-        self.decode_batch([(0, 0)], 0)
-        self.first_token_seconds = time.perf_counter() - start
 
-    def make_context(self, sequences, positions, threads):
+    def make_cache(self, sequences, positions, threads):
         if self.context:
             llama_cpp.llama_free(self.context)
         parameters = llama_cpp.llama_context_default_params()  # f16 cache, flash attention as it chooses
@@ -48,12 +37,23 @@ class Worker:
         if not self.context:
             raise SystemExit(f"compare: llama.cpp has no context for {sequences} x {positions} positions")
 
-    def decode_batch(self, rows, first_with_logits):
+    def rewind(self, sequences, position):
+        memory = llama_cpp.llama_get_memory(self.context)
+        for sequence in range(sequences):
+            llama_cpp.llama_memory_seq_rm(memory, sequence, position, -1)
+
+    def prefill(self, sequence, begin, end):
+        self.forward([(sequence, position) for position in range(begin, end)], end - begin - 1)
+
+    def decode(self, sequences, position):
+        self.forward([(sequence, position) for sequence in range(sequences)], 0)
+
+    def forward(self, rows, first_with_logits):
         """rows: (sequence, position) of each token."""
         batch = self.batch
         batch.n_tokens = len(rows)
         for i, (sequence, position) in enumerate(rows):
-            batch.token[i] = position * 7919 % self.vocabulary
+            batch.token[i] = self.token(position)
             batch.pos[i] = position
             batch.n_seq_id[i] = 1
             batch.seq_id[i][0] = sequence
@@ -63,45 +63,8 @@ class Worker:
             raise SystemExit(f"compare: llama.cpp's decode failed with status {status}")
         llama_cpp.llama_synchronize(self.context)
 
-    def prefill(self, sequence, begin, end):
-        for start in range(begin, end, CHUNK):
-            stop = min(start + CHUNK, end)
-            self.decode_batch([(sequence, position) for position in range(start, stop)], stop - start - 1)
-
-    def run(self, request, tokens):
-        depth = request["depth"]
-        memory = llama_cpp.llama_get_memory(self.context)
-        for sequence in range(request["batch"]):
-            llama_cpp.llama_memory_seq_rm(memory, sequence, depth, -1)
-        start = time.perf_counter()
-        if request["prefill"]:
-            self.prefill(0, depth, depth + tokens)
-        else:
-            for position in range(depth, depth + tokens):
-                self.decode_batch([(sequence, position) for sequence in range(request["batch"])], 0)
-        return time.perf_counter() - start
-
-    def measure(self, request):
-        tokens = request["prefill"] or request["decode"]
-        if request != self.case:
-            self.make_context(request["batch"], request["depth"] + tokens, request["threads"])
-            for sequence in range(request["batch"]):
-                self.prefill(sequence, 0, request["depth"])
-            self.run(request, request["prefill"] or 1)  # a warm-up
-            self.case = request
-        return self.run(request, tokens)
-
-
-def answer(**fields):
-    print(json.dumps(fields), flush=True)
-
-
-def main():
-    worker = Worker(sys.argv[1], int(sys.argv[2]))
-    answer(first_token_seconds=worker.first_token_seconds)
-    for line in sys.stdin:
-        answer(seconds=worker.measure(json.loads(line)))
-
 
 if __name__ == "__main__":
-    main()
+    llama_cpp.llama_log_set(ignore_log, None)
+    llama_cpp.llama_backend_init()
+    serve(LlamaWorker, sys.argv[1], int(sys.argv[2]))
