@@ -8,6 +8,7 @@ opening the file to the logits of a first token. Ratios above 1 are in Kvasir's 
 import argparse
 import contextlib
 import functools
+import importlib.util
 import json
 import os
 import re
@@ -22,7 +23,7 @@ ROOT = HERE.parents[1]
 MODELS = ROOT / "build/peers/models"
 KVASIR = ROOT / "build/release/kvasir"
 OURS = "Kvasir"
-PEERS = {"llama.cpp": "llama_worker.py"}
+PEERS = {"llama.cpp": "llama_worker.py", "torch": "torch_worker.py"}
 DEFAULT_ROWS = "pp512,tg128,tg32@4096,tg64x8,tg64x32,tg64+busy,load"
 
 
@@ -230,6 +231,8 @@ def model_path(name):
 def peer_name(name):
     if name not in PEERS:
         raise argparse.ArgumentTypeError(f'no peer "{name}": {", ".join(PEERS)}')
+    if name == "torch" and not importlib.util.find_spec("torch"):
+        raise argparse.ArgumentTypeError("torch is not installed; run bench/peers/setup --torch")
     return name
 
 
@@ -247,7 +250,7 @@ def main():
     parser.add_argument("--rows", type=comma_list(parse_row), default=comma_list(parse_row)(DEFAULT_ROWS),
                         help=f"default: {DEFAULT_ROWS}")
     parser.add_argument("--peers", type=comma_list(peer_name), default=["llama.cpp"],
-                        help="default: llama.cpp")
+                        help="llama.cpp,torch (default: llama.cpp); torch only runs models in F32, F16 and BF16")
     parser.add_argument("-t", "--threads", type=comma_list(int), default=[1, 2])
     parser.add_argument("-r", "--repetitions", type=int, default=5)
     parser.add_argument("--json", action="store_true", help="one JSON document instead of a table")
