@@ -82,7 +82,8 @@ struct SamplerTrace {
   std::vector<Candidate> candidates;  // best scores first, at most 10
 };
 
-// Draws the tokens of one request. Holds buffers: one per request and thread.
+// Draws the tokens of one request. Its buffers belong to the thread that calls, and are kept for the next
+// call.
 class Sampler {
  public:
   // Error(kInvalidArgument) as check_sampling_params.
@@ -94,25 +95,27 @@ class Sampler {
   // Error(kRuntime) if a logit is NaN or +inf, or all are -inf, as given or after bias and penalties.
   // Error(kInvalidArgument) for a wrong row length or a history id outside the vocabulary.
   TokenId sample(std::span<const float> logits, std::span<const TokenId> prompt,
-                 std::span<const TokenId> output, std::uint64_t position, SamplerTrace* trace = nullptr);
+                 std::span<const TokenId> output, std::uint64_t position,
+                 SamplerTrace* trace = nullptr) const;
 
   // The distribution that sample() draws from, [vocab_size] (temperature 0: one-hot).
   std::vector<double> probabilities(std::span<const float> logits, std::span<const TokenId> prompt,
-                                    std::span<const TokenId> output);
+                                    std::span<const TokenId> output) const;
 
   const SamplingParams& params() const { return params_; }
 
  private:
-  // Fills row_ with the logits after bias and penalties; returns the largest.
-  double penalise(std::span<const float> logits, std::span<const TokenId> prompt,
-                  std::span<const TokenId> output);
-  // Temperature and filters on row_, whose largest logit becomes 0.
-  void filter(double largest, SamplerTrace* trace);
+  struct Scratch;
+  void check_row(std::span<const float> logits, std::span<const TokenId> prompt,
+                 std::span<const TokenId> output) const;
+  // Fills the row with the logits after bias and penalties; returns the largest.
+  double penalise(Scratch& scratch, std::span<const float> logits, std::span<const TokenId> prompt,
+                  std::span<const TokenId> output) const;
+  // Temperature and filters on the row, whose largest logit becomes 0.
+  void filter(Scratch& scratch, double largest, SamplerTrace* trace) const;
 
   SamplingParams params_;
   std::int32_t vocab_size_;
-  std::vector<double> row_;           // [vocab_size] the row in work
-  std::vector<std::int32_t> counts_;  // [vocab_size] scratch of the penalties, zero between calls
 };
 
 // ---- Logprobs: of the raw model, whatever the sampling parameters.

@@ -101,7 +101,7 @@ TEST(DrawToken, GivesWhatScoringEveryTokenGives) {
     const NoiseSource source{random(), static_cast<std::uint32_t>(random() % 4), random()};
     const TokenId winner = draw_without_skipping(row, source);
     const double largest = *std::max_element(row.begin(), row.end());
-    ASSERT_EQ(draw_token(row, first_of(row, largest), source), winner)
+    ASSERT_EQ(draw_token(row, first_of(std::span<const double>(row), largest), source), winner)
         << "seed " << kSeed << " round " << round;
     // From any other start, too; the winner itself is the hardest to get past.
     ASSERT_EQ(draw_token(row, winner, source), winner) << "seed " << kSeed << " round " << round;

@@ -32,7 +32,12 @@ void penalise_output(std::span<double> row, const SamplingParams& params, std::s
 
 }  // namespace
 
-bool apply_bias_and_penalties(std::span<double> row, const SamplingParams& params,
+bool changes_logits(const SamplingParams& params) {
+  return params.repetition_penalty != 1.0 || params.presence_penalty != 0.0 ||
+         params.frequency_penalty != 0.0 || !params.logit_bias.empty();
+}
+
+void apply_bias_and_penalties(std::span<double> row, const SamplingParams& params,
                               std::span<const TokenId> prompt, std::span<const TokenId> output,
                               std::span<std::int32_t> counts) {
   if (params.penalty_window > 0) {
@@ -51,7 +56,6 @@ bool apply_bias_and_penalties(std::span<double> row, const SamplingParams& param
     for (const TokenId id : output) counts[index(id)] = 0;
   }
   if (of_output) penalise_output(row, params, output, counts);
-  return repetition || of_output || !params.logit_bias.empty();
 }
 
 }  // namespace kvasir

@@ -9,10 +9,13 @@
 
 namespace kvasir {
 
+// Whether any of these stages is on.
+bool changes_logits(const SamplingParams& params);
+
 // Adds logit_bias, then applies repetition, presence and frequency penalties for the tokens of the window.
 // row [vocab]; ids are inside the vocabulary; counts [vocab] holds zeros, and again when done.
-// Neutral parameters leave the row's bits as they are; returns whether any stage was on.
-bool apply_bias_and_penalties(std::span<double> row, const SamplingParams& params,
+// Neutral parameters leave the row's bits as they are.
+void apply_bias_and_penalties(std::span<double> row, const SamplingParams& params,
                               std::span<const TokenId> prompt, std::span<const TokenId> output,
                               std::span<std::int32_t> counts);
 

@@ -22,7 +22,8 @@ double checked_max(std::span<const double> row, const char* what);
 double checked_max(std::span<const float> row, const char* what);
 
 // The lowest id whose logit is the largest one. The row must hold `largest`.
-inline TokenId first_of(std::span<const double> row, double largest) {
+template <class T>
+TokenId first_of(std::span<const T> row, T largest) {
   return static_cast<TokenId>(std::find(row.begin(), row.end(), largest) - row.begin());
 }
 

@@ -70,66 +70,92 @@ void trace_draw(std::span<const double> row, std::span<const float> logits, cons
 
 }  // namespace
 
+// Of a thread: many samplers take turns.
+struct Sampler::Scratch {
+  std::vector<double> row;           // [vocab_size] the row in work
+  std::vector<std::int32_t> counts;  // [vocab_size] of the penalties, zero between calls
+
+  static Scratch& of_size(std::int32_t vocab_size) {
+    thread_local Scratch scratch;
+    scratch.row.resize(static_cast<std::size_t>(vocab_size));
+    scratch.counts.resize(static_cast<std::size_t>(vocab_size));
+    return scratch;
+  }
+};
+
 Sampler::Sampler(SamplingParams params, std::int32_t vocab_size)
     : params_(std::move(params)), vocab_size_(vocab_size) {
   check_sampling_params(params_, vocab_size);
-  row_.resize(static_cast<std::size_t>(vocab_size));
-  counts_.resize(static_cast<std::size_t>(vocab_size));
 }
 
-double Sampler::penalise(std::span<const float> logits, std::span<const TokenId> prompt,
-                         std::span<const TokenId> output) {
-  if (logits.size() != row_.size()) {
+void Sampler::check_row(std::span<const float> logits, std::span<const TokenId> prompt,
+                        std::span<const TokenId> output) const {
+  if (std::ssize(logits) != vocab_size_) {
     throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("a row of {} logits for a vocabulary of {}", logits.size(), row_.size()));
+                fmt::format("a row of {} logits for a vocabulary of {}", logits.size(), vocab_size_));
   }
   check_history(prompt, vocab_size_, "prompt");
   check_history(output, vocab_size_, "output");
-  const double largest = checked_max(logits, "the model's logits");
-  std::copy(logits.begin(), logits.end(), row_.begin());
-  if (!apply_bias_and_penalties(row_, params_, prompt, output, counts_)) return largest;
-  return checked_max(std::span<const double>(row_), "the logits after logit_bias and penalties");
 }
 
-void Sampler::filter(double largest, SamplerTrace* trace) {
+double Sampler::penalise(Scratch& scratch, std::span<const float> logits, std::span<const TokenId> prompt,
+                         std::span<const TokenId> output) const {
+  const double largest = checked_max(logits, "the model's logits");
+  std::copy(logits.begin(), logits.end(), scratch.row.begin());
+  if (!changes_logits(params_)) return largest;
+  apply_bias_and_penalties(scratch.row, params_, prompt, output, scratch.counts);
+  return checked_max(std::span<const double>(scratch.row), "the logits after logit_bias and penalties");
+}
+
+void Sampler::filter(Scratch& scratch, double largest, SamplerTrace* trace) const {
+  std::vector<double>& row = scratch.row;
   // (l - largest) / T: the same softmax as l / T, but no temperature, however small, can overflow it. At
   // worst tokens that have no chance become -inf; the largest is 0 from here on, through all filters.
-  for (double& logit : row_) logit = (logit - largest) / params_.temperature;
-  keep_top_k(row_, params_.top_k);
-  if (trace != nullptr) trace->kept_top_k = count_kept(row_);
-  keep_top_p(row_, params_.top_p, 0.0);
-  if (trace != nullptr) trace->kept_top_p = count_kept(row_);
-  keep_min_p(row_, params_.min_p, 0.0);
-  if (trace != nullptr) trace->kept_min_p = count_kept(row_);
+  for (double& logit : row) logit = (logit - largest) / params_.temperature;
+  keep_top_k(row, params_.top_k);
+  if (trace != nullptr) trace->kept_top_k = count_kept(row);
+  keep_top_p(row, params_.top_p, 0.0);
+  if (trace != nullptr) trace->kept_top_p = count_kept(row);
+  keep_min_p(row, params_.min_p, 0.0);
+  if (trace != nullptr) trace->kept_min_p = count_kept(row);
 }
 
 TokenId Sampler::sample(std::span<const float> logits, std::span<const TokenId> prompt,
-                        std::span<const TokenId> output, std::uint64_t position, SamplerTrace* trace) {
+                        std::span<const TokenId> output, std::uint64_t position, SamplerTrace* trace) const {
+  check_row(logits, prompt, output);
   return with_defined_floats([&] {
-    const double largest = penalise(logits, prompt, output);
-    if (params_.temperature == 0.0) {
-      if (trace != nullptr) trace_greedy(row_, logits, *trace);
-      return first_of(row_, largest);
+    const bool greedy = params_.temperature == 0.0;
+    if (greedy && trace == nullptr && !changes_logits(params_)) {
+      return first_of(logits, static_cast<float>(checked_max(logits, "the model's logits")));
     }
-    filter(largest, trace);
+    Scratch& scratch = Scratch::of_size(vocab_size_);
+    const double largest = penalise(scratch, logits, prompt, output);
+    const std::span<const double> row(scratch.row);
+    if (greedy) {
+      if (trace != nullptr) trace_greedy(row, logits, *trace);
+      return first_of(row, largest);
+    }
+    filter(scratch, largest, trace);
     const NoiseSource source{params_.seed, params_.choice, position};
-    if (trace != nullptr) trace_draw(row_, logits, source, *trace);
-    return draw_token(row_, first_of(row_, 0.0), source);
+    if (trace != nullptr) trace_draw(row, logits, source, *trace);
+    return draw_token(row, first_of(row, 0.0), source);
   });
 }
 
 std::vector<double> Sampler::probabilities(std::span<const float> logits, std::span<const TokenId> prompt,
-                                           std::span<const TokenId> output) {
+                                           std::span<const TokenId> output) const {
+  check_row(logits, prompt, output);
   return with_defined_floats([&] {
-    const double largest = penalise(logits, prompt, output);
+    Scratch& scratch = Scratch::of_size(vocab_size_);
+    const double largest = penalise(scratch, logits, prompt, output);
     if (params_.temperature == 0.0) {
-      std::vector<double> one_hot(row_.size(), 0.0);
-      one_hot[static_cast<std::size_t>(first_of(row_, largest))] = 1.0;
+      std::vector<double> one_hot(scratch.row.size(), 0.0);
+      one_hot[static_cast<std::size_t>(first_of(std::span<const double>(scratch.row), largest))] = 1.0;
       return one_hot;
     }
-    filter(largest, nullptr);
-    std::vector<double> result = row_;
-    const double total = sum_exp(std::span<const double>(row_), 0.0);
+    filter(scratch, largest, nullptr);
+    std::vector<double> result = scratch.row;
+    const double total = sum_exp(std::span<const double>(scratch.row), 0.0);
     defined_exp_all(result);
     for (double& probability : result) probability /= total;
     return result;
@@ -149,7 +175,7 @@ std::vector<TokenId> sample_next(std::span<const float> logits, std::size_t rows
   params.top_p = top_p;
   params.min_p = min_p;
   params.seed = generator.seed();
-  Sampler sampler(std::move(params), static_cast<std::int32_t>(vocab));
+  const Sampler sampler(std::move(params), static_cast<std::int32_t>(vocab));
   std::vector<TokenId> tokens(rows);
   for (std::size_t row = 0; row < rows; ++row) {
     tokens[row] = sampler.sample(logits.subspan(row * vocab, vocab), {}, {}, generator.take_position());
