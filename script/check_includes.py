@@ -25,7 +25,7 @@ EVERYTHING = set(ALLOWED)
 
 # Public headers by room. "types" are plain declarations that every room may use.
 PUBLIC = {
-    "error": "types", "token": "types", "config": "types", "observer": "types",
+    "error": "types", "token": "types", "config": "types", "observer": "types", "function_ref": "types",
     "kv_cache": "cache", "paged_kv_cache": "cache",
     "executor": "model", "layers": "model", "model": "model",
     "tokenizer": "text", "chat": "text", "stop_matcher": "text",

@@ -43,6 +43,7 @@ class Executor {
     kValue,
     kAttended,
     kSpanSums,
+    kAttentionScratch,
     kGate,
     kUp,
     kCos,
@@ -55,6 +56,9 @@ class Executor {
   // The inputs of linear layers in the representations that their weights ask for.
   struct LinearInputs;
   LinearInputs& linear_inputs() { return *linear_inputs_; }
+  // Lists that a forward pass makes.
+  struct Workspace;
+  Workspace& workspace() { return *workspace_; }
 
   // Sees every intermediate result from now on; nullptr: nobody does. Must outlive its use.
   void set_observer(ForwardObserver* observer) { observer_ = observer; }
@@ -69,6 +73,7 @@ class Executor {
   const kernels::KernelSet* kernels_;
   std::unique_ptr<Buffers> buffers_;
   std::unique_ptr<LinearInputs> linear_inputs_;
+  std::unique_ptr<Workspace> workspace_;
   ForwardObserver* observer_ = nullptr;
 };
 

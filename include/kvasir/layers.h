@@ -6,13 +6,13 @@
 #define KVASIR_LAYERS_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "kvasir/config.h"
 #include "kvasir/executor.h"
+#include "kvasir/function_ref.h"
 #include "kvasir/kv_cache.h"
 
 namespace kvasir {
@@ -67,8 +67,8 @@ class RmsNorm {
 
 // Completes the rows that go into a layer, in the same pass that converts them.
 struct RowMaker {
-  std::function<void(std::int64_t row)> make;  // called from several threads
-  std::function<void()> made;                  // called once, after all rows
+  FunctionRef<void(std::int64_t row)> make;  // called from several threads
+  FunctionRef<void()> made;                  // called once, after all rows
 };
 
 // y = W x, W: [out][in].
@@ -94,8 +94,7 @@ class Linear {
     std::int64_t begin, end;
   };
   static void forward_both(Executor& executor, const float* x, std::int64_t rows, Product first,
-                           Product second, const RowMaker& maker,
-                           const std::function<void(const Outputs&)>& then);
+                           Product second, const RowMaker& maker, FunctionRef<void(const Outputs&)> then);
 
  private:
   static void set_inputs(Executor& executor, const float* x, std::int64_t rows,

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <fstream>
 #include <string>
+#include <utility>
 
 #include "base/float_environment.h"
 #include "kvasir/error.h"
@@ -31,10 +32,12 @@ void pause() {
 
 }  // namespace
 
+thread_local int ThreadPool::worker_ = 0;
+
 ThreadPool::ThreadPool(int threads) {
   if (threads < 1) throw Error(ErrorKind::kInvalidArgument, "threads must be at least 1");
   workers_.reserve(static_cast<std::size_t>(threads - 1));
-  for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { work(); });
+  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
 }
 
 ThreadPool::~ThreadPool() {
@@ -57,8 +60,21 @@ bool ThreadPool::take_and_run_one() {
   return false;
 }
 
+// The caller may be another pool's worker.
+class ThreadPool::AsCaller {
+ public:
+  AsCaller() : outer_(std::exchange(worker_, 0)) {}
+  ~AsCaller() { worker_ = outer_; }
+  AsCaller(const AsCaller&) = delete;
+  AsCaller& operator=(const AsCaller&) = delete;
+
+ private:
+  int outer_;
+};
+
 void ThreadPool::run(std::int64_t pieces, Call call, void* context) {
   if (pieces <= 0) return;
+  const AsCaller as_caller;
   if (workers_.empty() || pieces == 1) {
     for (std::int64_t i = 0; i < pieces; ++i) call(context, i);
     return;
@@ -82,7 +98,8 @@ void ThreadPool::run(std::int64_t pieces, Call call, void* context) {
   }
 }
 
-void ThreadPool::work() {
+void ThreadPool::work(int worker) {
+  worker_ = worker;
   const FloatEnvironment environment;
   while (!stopping_.load()) {
     if (take_and_run_one()) continue;

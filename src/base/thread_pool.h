@@ -23,6 +23,8 @@ class ThreadPool {
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
+  // Which of a pool's threads calls: 1 to threads() - 1; the one that called parallel_for has 0.
+  static int worker() { return worker_; }
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
   // Calls fn(i) once for each i in [0, pieces), in no particular order, and returns when all calls have
@@ -36,9 +38,10 @@ class ThreadPool {
   }
 
  private:
+  class AsCaller;
   using Call = void (*)(void* context, std::int64_t piece);
   void run(std::int64_t pieces, Call call, void* context);
-  void work();
+  void work(int worker);
   bool take_and_run_one();
 
   // generation (16 bits) | pieces (24) | next piece (24), in one word, so that a worker that wakes up late
@@ -49,6 +52,7 @@ class ThreadPool {
   Call call_ = nullptr;  // written only while no job runs
   void* context_ = nullptr;
   std::vector<std::thread> workers_;
+  static thread_local int worker_;
 };
 
 // How many threads this process may keep busy: its processor affinity, and no more than its cgroup's quota.

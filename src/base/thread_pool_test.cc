@@ -51,5 +51,21 @@ TEST(ThreadPool, RefusesZeroThreads) { EXPECT_THROW(ThreadPool(0), Error); }
 
 TEST(UsableProcessors, IsAtLeastOne) { EXPECT_GE(usable_processors(), 1); }
 
+TEST(ThreadPool, EachThreadHasItsNumberAlsoInsideOfAnotherPool) {
+  ThreadPool outer(3);
+  std::atomic<int> wrong{0};
+  outer.parallel_for(30, [&](std::int64_t /*piece*/) {
+    const int number = ThreadPool::worker();
+    if (number < 0 || number >= 3) ++wrong;
+    ThreadPool inner(2);
+    inner.parallel_for(8, [&](std::int64_t /*piece*/) {
+      if (ThreadPool::worker() < 0 || ThreadPool::worker() >= 2) ++wrong;
+    });
+    if (ThreadPool::worker() != number) ++wrong;
+  });
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(ThreadPool::worker(), 0);
+}
+
 }  // namespace
 }  // namespace kvasir

@@ -97,6 +97,11 @@ PagedKvCache::State::State(const Config& model_config, const PagedKvCacheOptions
   keys = AlignedBuffer<std::byte>::uninitialized(bytes);
   values = AlignedBuffer<std::byte>::uninitialized(bytes);
   for (std::int32_t i = options.sequences; i-- > 0;) closed.push_back(i);
+  const auto longest = static_cast<std::size_t>(std::min(options.blocks, blocks_of(config.max_seq)));
+  for (Sequence& sequence : sequences) {
+    sequence.blocks.reserve(longest);
+    sequence.offsets.reserve(longest);
+  }
 }
 
 PagedKvCache::State::Sequence& PagedKvCache::State::at(std::int32_t sequence) {

@@ -63,7 +63,13 @@ Choice::Choice(const LanguageModel& model, const CompletionRequest& request, std
       token_budget_(token_budget),
       sampler_(with_choice(request.sampling, index), model.model().config().vocab_size),
       stream_(model.tokenizer(), request.stop),
-      going_(token_budget > 0) {}
+      going_(token_budget > 0) {
+  // So that most answers grow without allocating: a token has about four bytes of text.
+  constexpr std::int64_t kTokens = 1024;
+  const auto tokens = static_cast<std::size_t>(std::min(token_budget, kTokens));
+  result_.tokens.reserve(tokens);
+  result_.text.reserve(4 * tokens);
+}
 
 // Draws the next token into `token_` and the result.
 void Choice::draw(std::span<const float> logits) {

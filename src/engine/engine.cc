@@ -85,7 +85,8 @@ Sequence::Sequence(const LanguageModel& model, Request& of, std::int64_t token_b
       index(i),
       choice(model, of.wanted, token_budget, static_cast<std::uint32_t>(i)),
       tokens(of.wanted.prompt) {
-  tokens.reserve(tokens.size() + static_cast<std::size_t>(token_budget));
+  constexpr std::int64_t kTokens = 1024;  // so that most answers grow without allocating
+  tokens.reserve(tokens.size() + static_cast<std::size_t>(std::min(token_budget, kTokens)));
 }
 
 // Who comes first.

@@ -10,6 +10,7 @@
 #include "kernels/kernels.h"
 #include "kvasir/error.h"
 #include "model/linear_inputs.h"
+#include "model/workspace.h"
 
 namespace kvasir {
 namespace {
@@ -46,7 +47,8 @@ Executor::Executor(int threads, const std::string& kernel_set)
 Executor::Executor(int threads, const kernels::KernelSet& kernel_set)
     : kernels_(&kernel_set),
       buffers_(std::make_unique<Buffers>()),
-      linear_inputs_(std::make_unique<LinearInputs>()) {
+      linear_inputs_(std::make_unique<LinearInputs>()),
+      workspace_(std::make_unique<Workspace>()) {
   pool_ = std::make_unique<ThreadPool>(check_threads(threads));
 }
 

@@ -9,6 +9,7 @@
 #include "base/thread_pool.h"
 #include "kernels/kernels.h"
 #include "model/linear_inputs.h"
+#include "model/workspace.h"
 
 namespace kvasir {
 namespace {
@@ -29,19 +30,25 @@ std::size_t elements(std::int64_t rows, std::int64_t columns) {
   return static_cast<std::size_t>(rows) * static_cast<std::size_t>(columns);
 }
 
-void make_room(std::vector<float>& buffer, std::size_t size) {
-  if (buffer.size() < size) buffer.resize(size);
-}
+// Memory for each thread by itself.
+class ThreadScratch {
+ public:
+  ThreadScratch(Executor& executor, std::size_t floats)
+      : size_((floats + 15) / 16 * 16),  // cache lines of their own
+        all_(executor.buffer(Executor::Buffer::kAttentionScratch,
+                             size_ * static_cast<std::size_t>(executor.threads()))) {}
+  float* mine() const { return all_ + size_ * static_cast<std::size_t>(ThreadPool::worker()); }
 
-// Consecutive rows of one sequence at consecutive positions.
-struct RowTile {
-  std::int32_t sequence;
-  std::int64_t first_row, rows;
-  std::int64_t position;  // of the first
+ private:
+  std::size_t size_;
+  float* all_;
 };
 
-std::vector<RowTile> row_tiles(std::span<const Row> rows, std::int64_t max_rows) {
-  std::vector<RowTile> tiles;
+using RowTile = Executor::Workspace::RowTile;
+using SpanPiece = Executor::Workspace::SpanPiece;
+
+void make_row_tiles(std::span<const Row> rows, std::int64_t max_rows, std::vector<RowTile>& tiles) {
+  tiles.clear();
   for (std::int64_t r = 0; r < std::ssize(rows); ++r) {
     const Row& row = rows[static_cast<std::size_t>(r)];
     const bool continues = !tiles.empty() && tiles.back().sequence == row.sequence &&
@@ -53,7 +60,6 @@ std::vector<RowTile> row_tiles(std::span<const Row> rows, std::int64_t max_rows)
       tiles.push_back({row.sequence, r, 1, row.position});
     }
   }
-  return tiles;
 }
 
 std::size_t span_sums_size(const kernels::AttentionQuery& query) {
@@ -181,8 +187,7 @@ void Linear::forward_all(Executor& executor, const float* x, std::int64_t rows,
 }
 
 void Linear::forward_both(Executor& executor, const float* x, std::int64_t rows, Product first,
-                          Product second, const RowMaker& maker,
-                          const std::function<void(const Outputs&)>& then) {
+                          Product second, const RowMaker& maker, FunctionRef<void(const Outputs&)> then) {
   set_inputs(executor, x, rows, {first, second}, maker);
   const Pieces pieces(*first.layer->weight_, rows, executor.threads(), 2);
   executor.pool().parallel_for(pieces.count, [&](std::int64_t piece) {
@@ -231,7 +236,9 @@ void Attention::attend(const ForwardPass& pass, const float* q, float* out) cons
                                    .position = last_key_seen(tile.position, 0),
                                    .scale = scale};
   };
-  const std::vector<RowTile> tiles = row_tiles(pass.rows, std::max<std::int64_t>(kQueriesAtOnce / group, 1));
+  Executor::Workspace& workspace = executor.workspace();
+  std::vector<RowTile>& tiles = workspace.tiles;
+  make_row_tiles(pass.rows, std::max<std::int64_t>(kQueriesAtOnce / group, 1), tiles);
   const auto n_tiles = static_cast<std::int64_t>(tiles.size());
   const auto view = [&](const RowTile& tile) { return pass.cache.view(layer_, tile.sequence); };
 
@@ -241,26 +248,29 @@ void Attention::attend(const ForwardPass& pass, const float* q, float* out) cons
                              const kernels::AttentionQuery query = query_of(tile, 0);
                              return query.span_end() - query.span_begin() > kSpansAtOnce;
                            });
+  std::size_t most_sums = 0, most_scratch = 0;
+  for (const RowTile& tile : tiles) {
+    const kernels::AttentionQuery query = query_of(tile, 0);
+    most_sums = std::max(most_sums, (span_sums_size(query) + 15) / 16 * 16);
+    most_scratch = std::max(most_scratch, kernels::attention_scratch(query));
+  }
   if (!share_spans) {
+    const ThreadScratch scratch(executor, most_sums + most_scratch);
     executor.pool().parallel_for(n_tiles * n_kv_head, [&](std::int64_t piece) {
       const RowTile& tile = tiles[static_cast<std::size_t>(piece / n_kv_head)];
       const kernels::AttentionQuery query = query_of(tile, piece % n_kv_head);
-      thread_local std::vector<float> sums, scratch;
-      make_room(sums, span_sums_size(query));
-      make_room(scratch, kernels::attention_scratch(query));
-      executor.kernels().attention(view(tile), query, query.span_begin(), query.span_end(), sums.data(),
-                                   scratch.data());
-      executor.kernels().combine_spans(query, sums.data());
+      float* sums = scratch.mine();
+      executor.kernels().attention(view(tile), query, query.span_begin(), query.span_end(), sums,
+                                   sums + most_sums);
+      executor.kernels().combine_spans(query, sums);
     });
     return;
   }
 
-  struct Piece {
-    std::int64_t tile, kv_head, span_begin, span_end;
-    std::size_t sums;
-  };
-  std::vector<Piece> pieces;
-  std::vector<std::size_t> sums_of_tile;  // of its first kv head
+  std::vector<SpanPiece>& pieces = workspace.pieces;
+  std::vector<std::size_t>& sums_of_tile = workspace.sums_of_tile;
+  pieces.clear();
+  sums_of_tile.clear();
   std::size_t sums_size = 0;
   for (std::int64_t t = 0; t < n_tiles; ++t) {
     sums_of_tile.push_back(sums_size);
@@ -276,14 +286,13 @@ void Attention::attend(const ForwardPass& pass, const float* q, float* out) cons
     }
   }
   float* sums = executor.buffer(Executor::Buffer::kSpanSums, sums_size);
+  const ThreadScratch scratch(executor, most_scratch);
   executor.pool().parallel_for(std::ssize(pieces), [&](std::int64_t i) {
-    const Piece& piece = pieces[static_cast<std::size_t>(i)];
+    const SpanPiece& piece = pieces[static_cast<std::size_t>(i)];
     const RowTile& tile = tiles[static_cast<std::size_t>(piece.tile)];
     const kernels::AttentionQuery query = query_of(tile, piece.kv_head);
-    thread_local std::vector<float> scratch;
-    make_room(scratch, kernels::attention_scratch(query));
     executor.kernels().attention(view(tile), query, piece.span_begin, piece.span_end, sums + piece.sums,
-                                 scratch.data());
+                                 scratch.mine());
   });
   executor.pool().parallel_for(n_tiles * n_kv_head, [&](std::int64_t i) {
     const auto t = static_cast<std::size_t>(i / n_kv_head);

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "base/float_environment.h"
@@ -14,6 +13,7 @@
 #include "model/hyperparameters.h"
 #include "model/weight_loader.h"
 #include "model/weight_source.h"
+#include "model/workspace.h"
 
 namespace kvasir {
 
@@ -35,7 +35,7 @@ struct Model::State {
     kernels::dequantize_output(*embedding, id, {out, static_cast<std::size_t>(config.d_model)});
   }
 
-  void check_runs(std::span<const Run> runs, const SequenceCache& cache) const;
+  void check_runs(std::span<const Run> runs, const SequenceCache& cache, Executor& executor) const;
   std::int64_t gather_logit_rows(std::span<const Run> runs, const float* x, float* out) const;
   void forward(std::span<const Run> runs, SequenceCache& cache, Executor& executor,
                std::vector<float>& logits) const;
@@ -83,17 +83,18 @@ const Config& Model::config() const { return state_->config; }
 std::size_t Model::weight_bytes() const { return state_->weight_bytes; }
 Activations Model::activations() const { return state_->activations; }
 
-void Model::State::check_runs(std::span<const Run> runs, const SequenceCache& cache) const {
+void Model::State::check_runs(std::span<const Run> runs, const SequenceCache& cache,
+                              Executor& executor) const {
   const auto refuse = [](const std::string& message) { throw Error(ErrorKind::kInvalidArgument, message); };
   if (!cache.fits(config)) refuse("forward: the cache was made for a model of another shape");
-  std::set<std::int32_t> seen;
+  std::vector<std::int32_t>& sequences = executor.workspace().sequences;
+  sequences.clear();
   for (const Run& run : runs) {
     const auto count = static_cast<std::int64_t>(run.tokens.size());
     if (run.sequence < 0 || run.sequence >= cache.sequences()) {
       refuse(fmt::format("forward: no sequence {} in a cache of {}", run.sequence, cache.sequences()));
     }
-    if (!seen.insert(run.sequence).second)
-      refuse(fmt::format("forward: two runs of sequence {}", run.sequence));
+    sequences.push_back(run.sequence);
     if (count == 0) refuse("forward: a run without tokens");
     if (run.n_logits < 0 || run.n_logits > count) {
       refuse(fmt::format("forward: logits of {} tokens wanted from a run of {}", run.n_logits, count));
@@ -117,6 +118,9 @@ void Model::State::check_runs(std::span<const Run> runs, const SequenceCache& ca
       }
     }
   }
+  std::sort(sequences.begin(), sequences.end());
+  const auto twice = std::adjacent_find(sequences.begin(), sequences.end());
+  if (twice != sequences.end()) refuse(fmt::format("forward: two runs of sequence {}", *twice));
 }
 
 // Packs the rows whose logits are wanted, [n][d_model]; returns n.
@@ -133,8 +137,10 @@ std::int64_t Model::State::gather_logit_rows(std::span<const Run> runs, const fl
 
 void Model::State::forward(std::span<const Run> runs, SequenceCache& cache, Executor& executor,
                            std::vector<float>& logits) const {
-  std::vector<Row> rows;
-  std::vector<TokenId> tokens;
+  std::vector<Row>& rows = executor.workspace().rows;
+  std::vector<TokenId>& tokens = executor.workspace().tokens;
+  rows.clear();
+  tokens.clear();
   for (const Run& run : runs) {
     for (std::size_t i = 0; i < run.tokens.size(); ++i) {
       rows.push_back({run.sequence, run.first_position + static_cast<std::int64_t>(i)});
@@ -170,7 +176,7 @@ void Model::State::forward(std::span<const Run> runs, SequenceCache& cache, Exec
 
 void Model::forward(std::span<const Run> runs, SequenceCache& cache, Executor& executor,
                     std::vector<float>& logits) const {
-  state_->check_runs(runs, cache);
+  state_->check_runs(runs, cache, executor);
   with_defined_floats([&] { state_->forward(runs, cache, executor, logits); });
 }
 
