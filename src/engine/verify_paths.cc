@@ -1,6 +1,7 @@
 #include "engine/verify_paths.h"
 
 #include <algorithm>
+#include <stdexcept>
 
 namespace kvasir {
 
@@ -38,7 +39,17 @@ PathDriver::~PathDriver() { executor_.set_observer(nullptr); }
 void PathDriver::new_cache(std::size_t sequences, std::int64_t positions) {
   Config config = model_.config();
   config.max_seq = static_cast<std::int32_t>(positions);
-  cache_.emplace(config, static_cast<std::int32_t>(sequences), kv_type_);
+  cache_ = std::make_unique<KvCache>(config, static_cast<std::int32_t>(sequences), kv_type_);
+  paged_ = nullptr;
+}
+
+PagedKvCache& PathDriver::new_paged_cache(std::size_t sequences, std::int64_t blocks) {
+  const PagedKvCacheOptions options{
+      .blocks = blocks, .sequences = static_cast<std::int32_t>(sequences), .type = kv_type_, .shuffle = 1};
+  auto cache = std::make_unique<PagedKvCache>(model_.config(), options);
+  paged_ = cache.get();
+  cache_ = std::move(cache);
+  return *paged_;
 }
 
 void PathDriver::forward(std::span<const Piece> pieces) {
@@ -46,6 +57,9 @@ void PathDriver::forward(std::span<const Piece> pieces) {
   rows_.clear();
   logit_rows_.clear();
   for (const Piece& piece : pieces) {
+    if (paged_ != nullptr && !paged_->reserve(piece.sequence, piece.end)) {
+      throw std::logic_error("verify: a path with too few blocks");
+    }
     const std::int64_t count = piece.end - piece.begin, counted = piece.counted.value_or(count);
     const std::span<const TokenId> own =
         std::span(prompts_[piece.prompt])
@@ -220,6 +234,59 @@ void preempted(PathDriver& driver, Indices prompts) {
   }
 }
 
+std::int64_t blocks_of_longest(const PathDriver& driver, Indices prompts) {
+  return PagedKvCache::blocks_of(longest(driver, prompts));
+}
+
+// All prompts grow together, so that their blocks lie in no order.
+void paged(PathDriver& driver, Indices some) {
+  const std::vector<std::size_t> prompts = at_least_two(some);
+  PagedKvCache& cache =
+      driver.new_paged_cache(prompts.size(), std::ssize(prompts) * blocks_of_longest(driver, prompts));
+  for (std::size_t i = 0; i < prompts.size(); ++i) cache.open({});
+  std::vector<PathDriver::Piece> pieces;
+  for (std::int64_t at = 0; at < longest(driver, prompts); at += 5) {
+    pieces.clear();
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      const std::int64_t end = std::min(at + 5, driver.length(prompts[i]));
+      if (at < end) pieces.push_back({prompts[i], at, end, static_cast<std::int32_t>(i)});
+    }
+    driver.forward(pieces);
+  }
+}
+
+// Half of each prompt, then two that share it: one goes astray, the other must not notice.
+void paged_fork(PathDriver& driver, Indices prompts) {
+  for (const std::size_t prompt : prompts) {
+    const std::int64_t length = driver.length(prompt), half = (length + 1) / 2;
+    PagedKvCache& cache = driver.new_paged_cache(2, 2 * PagedKvCache::blocks_of(length));
+    const std::int32_t astray = cache.open({});
+    driver.forward({prompt, 0, half, astray});
+    const std::int32_t right = cache.fork(astray);
+    if (half == length) continue;
+    const std::vector<TokenId> wrong(static_cast<std::size_t>(length - half),
+                                     (driver.tokens(prompt).back() + 1) % driver.vocab_size());
+    driver.forward(
+        {.prompt = prompt, .begin = half, .end = length, .sequence = astray, .counted = 0, .instead = wrong});
+    driver.in_chunks(prompt, half, 3, right);
+  }
+}
+
+// A pool for one prompt at a time. Each is run twice: what others have left of it is shared, the rest
+// computed again.
+void paged_sharing(PathDriver& driver, Indices some) {
+  const std::vector<std::size_t> prompts = at_least_two(some);
+  PagedKvCache& cache = driver.new_paged_cache(1, blocks_of_longest(driver, prompts));
+  for (const std::size_t prompt : prompts) {
+    for (const std::int64_t chunk : {7, 1}) {
+      const std::int32_t sequence = cache.open(driver.tokens(prompt));
+      driver.in_chunks(prompt, cache.length(sequence), chunk, sequence);
+      cache.publish(sequence, driver.tokens(prompt));
+      cache.close(sequence);
+    }
+  }
+}
+
 constexpr Path kPaths[] = {
     {"uncached, every step", Reach::kFastestSet, true, every_step},
     {"whole prompt", Reach::kVectorSets, false, whole_prompt},
@@ -235,6 +302,9 @@ constexpr Path kPaths[] = {
     {"batch, joined at any time", Reach::kVectorSets, false, mixed_batch},
     {"rejected drafts", Reach::kFastestSet, false, rejected_drafts},
     {"preempted and resumed", Reach::kFastestSet, false, preempted},
+    {"paged, blocks in no order", Reach::kFastestSet, false, paged},
+    {"paged, copied on write", Reach::kFastestSet, false, paged_fork},
+    {"paged, shared and evicted", Reach::kFastestSet, false, paged_sharing},
 };
 
 }  // namespace

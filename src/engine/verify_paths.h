@@ -3,6 +3,7 @@
 #define KVASIR_ENGINE_VERIFY_PATHS_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "kvasir/kv_cache.h"
 #include "kvasir/model.h"
 #include "kvasir/observer.h"
+#include "kvasir/paged_kv_cache.h"
 #include "kvasir/token.h"
 
 namespace kvasir {
@@ -69,6 +71,8 @@ class PathDriver : private ForwardObserver {
   const std::vector<TokenId>& tokens(std::size_t prompt) const { return prompts_[prompt]; }
 
   void new_cache(std::size_t sequences, std::int64_t positions);
+  // Sequences are opened in it, and get blocks for a piece when it is run.
+  PagedKvCache& new_paged_cache(std::size_t sequences, std::int64_t blocks);
   void forget(std::int32_t sequence) { cache_->set_length(sequence, 0); }
   void forward(std::span<const Piece> pieces);  // in one pass
   void forward(const Piece& piece) { forward(std::span(&piece, 1)); }
@@ -85,7 +89,8 @@ class PathDriver : private ForwardObserver {
   Prompts prompts_;
   RowSink& sink_;
   Stages stages_;
-  std::optional<KvCache> cache_;
+  std::unique_ptr<SequenceCache> cache_;
+  PagedKvCache* paged_ = nullptr;  // the cache, if it is one
   struct Row {
     std::size_t prompt;
     std::int64_t position;
