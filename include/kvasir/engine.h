@@ -37,10 +37,18 @@ struct EngineOptions {
 
 using RequestId = std::uint64_t;
 
+// Tokens that are guessed, and computed together with the next one; a guess counts only if it is what would
+// have been drawn, so that nothing but the time changes.
+enum class Speculation {
+  kNone,
+  kNgram,  // what followed the last time the text stood as it does now (prompt lookup, Saxena 2023)
+};
+
 // One answer of an engine.
 struct ChoiceResult : GenerateResult {
-  std::int64_t cached_tokens = 0;  // of the prompt, whose keys and values were there already
-  std::int64_t preemptions = 0;    // how often its blocks were given to others, to be computed again
+  std::int64_t cached_tokens = 0;          // of the prompt, whose keys and values were there already
+  std::int64_t preemptions = 0;            // how often its blocks were given to others, to be computed again
+  std::int64_t drafted = 0, accepted = 0;  // tokens that were guessed, and of them rightly
 };
 
 // What happened in one step, in the order of events. Spans are valid during the call.
@@ -49,7 +57,8 @@ struct StepReport {
     RequestId request;
     std::int32_t choice;
     std::int64_t first_position, tokens;
-    bool draws;                        // whether its last token's logits were wanted
+    std::int64_t logits;               // of so many of its last tokens; 0: no token is drawn
+    std::int64_t drafted;              // of these tokens: guesses, at the end
     std::vector<std::int32_t> blocks;  // its block table
   };
   struct Admitted {
@@ -65,7 +74,7 @@ struct StepReport {
   std::vector<Part> parts;
   std::vector<Admitted> admitted;
   std::vector<Preempted> preempted;
-  std::span<const float> logits;        // [parts that draw][vocab_size]
+  std::span<const float> logits;        // [sum of the parts' logits][vocab_size]
   const PagedKvCache* cache = nullptr;  // after the step
 };
 
@@ -75,6 +84,7 @@ struct EngineRequest : CompletionRequest {
   std::int32_t n = 1;         // choices, drawn with sampling.choice, sampling.choice + 1, ...
   std::int32_t priority = 0;  // lower numbers first; equal ones in the order of their arrival
   std::string cache_salt;     // only requests of one salt share prefixes
+  Speculation speculation = Speculation::kNone;
   std::function<void(std::int32_t choice, const GeneratedToken& token)> on_token;
   // Once for each choice. error: nullptr, or why it ended before its time; the result has what there was.
   std::function<void(std::int32_t choice, const ChoiceResult& result, const Error* error)> on_end;
@@ -86,6 +96,7 @@ struct EngineMetrics {
   std::int64_t computed_tokens = 0;  // positions that went through the model
   std::int64_t generated_tokens = 0;
   std::int64_t preemptions = 0;
+  std::int64_t drafted = 0, accepted = 0;
   double schedule_seconds = 0.0, forward_seconds = 0.0, draw_seconds = 0.0;  // of all steps
   PagedKvCache::Usage cache{};
 };

@@ -48,6 +48,8 @@ class Choice {
   void cancel();
 
   bool over() const { return !going_; }
+  // How many tokens may still come.
+  std::int64_t tokens_left() const { return token_budget_ - std::ssize(result_.tokens); }
   const GenerateResult& result() const { return result_; }
   GenerateResult& result() { return result_; }
   const GeneratedToken& token() const { return token_; }  // the last one

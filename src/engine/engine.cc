@@ -14,6 +14,7 @@
 
 #include "base/thread_pool.h"
 #include "engine/choice.h"
+#include "engine/queue.h"
 
 namespace kvasir {
 namespace {
@@ -50,70 +51,6 @@ PagedKvCacheOptions cache_options(const Config& config, const EngineOptions& opt
           .shuffle = options.shuffle_blocks};
 }
 
-constexpr std::int32_t kNotOpen = -1;
-
-struct Request;
-
-// One choice of a request, on its way through the queues.
-struct Sequence {
-  Sequence(const LanguageModel& model, Request& of, std::int64_t token_budget, std::int32_t index);
-
-  Request* request;
-  std::int32_t index;
-  Choice choice;
-  std::vector<TokenId> tokens;   // prompt and answer
-  std::int32_t slot = kNotOpen;  // in the cache, while it runs
-  bool follows = false;          // waits for the first choice to compute their prompt
-  bool ended = false;
-  bool has_run = false;
-  std::int64_t cached_tokens = 0, preemptions = 0;  // see ChoiceResult
-  Clock::time_point started, drew_first;
-};
-
-struct Request {
-  Request(RequestId number, EngineRequest what) : id(number), wanted(std::move(what)) {}
-
-  RequestId id;  // in the order of arrival
-  EngineRequest wanted;
-  std::vector<std::unique_ptr<Sequence>> choices;
-  std::int32_t left = 0;    // choices that have not ended
-  bool counted_new = true;  // in State::new_requests
-};
-
-Sequence::Sequence(const LanguageModel& model, Request& of, std::int64_t token_budget, std::int32_t i)
-    : request(&of),
-      index(i),
-      choice(model, of.wanted, token_budget, static_cast<std::uint32_t>(i)),
-      tokens(of.wanted.prompt) {
-  constexpr std::int64_t kTokens = 1024;  // so that most answers grow without allocating
-  tokens.reserve(tokens.size() + static_cast<std::size_t>(std::min(token_budget, kTokens)));
-}
-
-// Who comes first.
-bool before(const Sequence* a, const Sequence* b) {
-  const auto key = [](const Sequence* s) {
-    return std::tuple(s->request->wanted.priority, s->request->id, s->index);
-  };
-  return key(a) < key(b);
-}
-
-// Sequences in that order.
-class Queue {
- public:
-  void insert(Sequence* sequence) {
-    sequences_.insert(std::upper_bound(sequences_.begin(), sequences_.end(), sequence, before), sequence);
-  }
-  void remove(const Sequence* sequence) { std::erase(sequences_, sequence); }
-  bool empty() const { return sequences_.empty(); }
-  std::size_t size() const { return sequences_.size(); }
-  Sequence* first() const { return sequences_.front(); }
-  Sequence* last() const { return sequences_.back(); }
-  const std::vector<Sequence*>& all() const { return sequences_; }
-
- private:
-  std::vector<Sequence*> sequences_;
-};
-
 }  // namespace
 
 struct Engine::State {
@@ -133,6 +70,7 @@ struct Engine::State {
   // ---- Scheduling
   void schedule();
   void plan(Sequence* sequence, std::int64_t end);
+  void plan_drafts();
   bool make_room(Sequence* sequence, std::int64_t end);
   void preempt(Sequence* sequence);
   void admit();
@@ -144,9 +82,13 @@ struct Engine::State {
 
   // ---- After the forward pass
   void forward();
+  struct Drawing;
   void draw_all();
-  void followers_join(const Sequence* first, std::span<const float> row);
+  void draw(Drawing& drawing) const;
+  void followers_join(const Sequence* first, std::span<const float> rows);
   void hand_out();
+  void hand_out(Drawing& drawing, Clock::time_point now);
+  void note_draft(Sequence* sequence, std::int64_t known, std::int64_t accepted);
   void leave_cache(Sequence* sequence);
   void end(Sequence* sequence, const Error* error);
   void note_parts();
@@ -171,8 +113,8 @@ struct Engine::State {
   Queue running, waiting;
   struct Planned {
     Sequence* sequence;
-    std::int64_t begin, end;  // positions
-    bool draws;
+    std::int64_t begin, end;  // positions, of drafts too
+    std::int64_t logits;      // of so many of the last ones
   };
   std::vector<Planned> planned;
   std::int64_t planned_tokens = 0;
@@ -180,7 +122,7 @@ struct Engine::State {
   std::vector<float> logits;
   struct Drawing {
     Sequence* sequence;
-    std::span<const float> row;
+    std::span<const float> rows;  // the first is drawn from at once, those after drafts if these were right
     std::optional<Error> error;
   };
   std::vector<Drawing> drawings;
@@ -262,12 +204,38 @@ void Engine::State::schedule() {
     }
   }
   admit();
+  plan_drafts();
 }
 
 void Engine::State::plan(Sequence* sequence, std::int64_t end) {
   const std::int64_t begin = cache.length(sequence->slot);
-  planned.push_back({sequence, begin, end, end == std::ssize(sequence->tokens)});
+  sequence->draft.clear();
+  planned.push_back({sequence, begin, end, end == std::ssize(sequence->tokens) ? 1 : 0});
   planned_tokens += end - begin;
+}
+
+// Guesses take what the step has left, and no blocks from others.
+void Engine::State::plan_drafts() {
+  for (Planned& one : planned) {
+    Sequence* sequence = one.sequence;
+    if (sequence->request->wanted.speculation == Speculation::kNone || one.end - one.begin != 1 ||
+        one.logits == 0) {
+      continue;
+    }
+    const std::int64_t most = std::min({sequence->draft_length.next(), options.step_tokens - planned_tokens,
+                                        sequence->choice.tokens_left() - 1});
+    if (most < 1) continue;
+    std::vector<TokenId>& draft = sequence->draft;
+    ngram_draft(sequence->tokens, most, draft);
+    if (draft.empty()) continue;
+    if (!cache.reserve(sequence->slot, one.end + std::ssize(draft))) {
+      draft.clear();
+      continue;
+    }
+    one.end += std::ssize(draft);
+    one.logits += std::ssize(draft);
+    planned_tokens += std::ssize(draft);
+  }
 }
 
 // Blocks for the sequence up to `end`, from those of later ones if the pool has no more. False if there are
@@ -336,14 +304,19 @@ void Engine::State::no_longer_new(Request& request) {
 void Engine::State::forward() {
   runs.clear();
   for (const Planned& one : planned) {
-    const std::span<const TokenId> tokens(one.sequence->tokens);
-    runs.push_back(
-        {one.sequence->slot,
-         tokens.subspan(static_cast<std::size_t>(one.begin), static_cast<std::size_t>(one.end - one.begin)),
-         one.begin, one.draws ? 1 : 0});
+    std::vector<TokenId>& all = one.sequence->tokens;  // with the draft behind them while they are computed
+    all.insert(all.end(), one.sequence->draft.begin(), one.sequence->draft.end());
+    runs.push_back({one.sequence->slot,
+                    std::span<const TokenId>(all).subspan(static_cast<std::size_t>(one.begin),
+                                                          static_cast<std::size_t>(one.end - one.begin)),
+                    one.begin, one.logits});
   }
   model.model().forward(runs, cache, executor, logits);
-  for (const Planned& one : planned) cache.publish(one.sequence->slot, one.sequence->tokens);
+  for (const Planned& one : planned) {
+    Sequence* sequence = one.sequence;
+    sequence->tokens.resize(sequence->tokens.size() - sequence->draft.size());
+    if (sequence->draft.empty()) cache.publish(sequence->slot, sequence->tokens);
+  }
   metrics.computed_tokens += planned_tokens;
 }
 
@@ -352,28 +325,34 @@ void Engine::State::draw_all() {
   drawings.clear();
   std::size_t row_begin = 0;
   for (const Planned& one : planned) {
-    if (!one.draws) continue;
-    const std::span<const float> row = std::span<const float>(logits).subspan(row_begin, vocab_size);
-    row_begin += vocab_size;
-    drawings.push_back({one.sequence, row, std::nullopt});
+    if (one.logits == 0) continue;
+    const std::size_t size = static_cast<std::size_t>(one.logits) * vocab_size;
+    const std::span<const float> rows = std::span<const float>(logits).subspan(row_begin, size);
+    row_begin += size;
+    drawings.push_back({one.sequence, rows, std::nullopt});
     if (one.sequence->index == 0 && one.sequence->choice.result().tokens.empty()) {
-      followers_join(one.sequence, row);
+      followers_join(one.sequence, rows);
     }
   }
-  executor.pool().parallel_for(std::ssize(drawings), [&](std::int64_t i) {
-    Drawing& drawing = drawings[static_cast<std::size_t>(i)];
-    try {
-      drawing.sequence->choice.accept(drawing.row);
-    } catch (const Error& error) {
-      drawing.error = error;
-    } catch (const std::exception& error) {
-      drawing.error = Error(ErrorKind::kRuntime, error.what());
-    }
-  });
+  executor.pool().parallel_for(std::ssize(drawings),
+                               [&](std::int64_t i) { draw(drawings[static_cast<std::size_t>(i)]); });
+}
+
+// The next token, from the first of the rows that are left.
+void Engine::State::draw(Drawing& drawing) const {
+  const auto vocab_size = static_cast<std::size_t>(model.model().config().vocab_size);
+  try {
+    drawing.sequence->choice.accept(drawing.rows.first(vocab_size));
+  } catch (const Error& error) {
+    drawing.error = error;
+  } catch (const std::exception& error) {
+    drawing.error = Error(ErrorKind::kRuntime, error.what());
+  }
+  drawing.rows = drawing.rows.subspan(vocab_size);
 }
 
 // The other choices begin where the first one's prompt ends, with the same logits.
-void Engine::State::followers_join(const Sequence* first, std::span<const float> row) {
+void Engine::State::followers_join(const Sequence* first, std::span<const float> rows) {
   for (const auto& choice : first->request->choices) {
     Sequence* sequence = choice.get();
     if (!std::exchange(sequence->follows, false)) continue;
@@ -385,27 +364,51 @@ void Engine::State::followers_join(const Sequence* first, std::span<const float>
     running.insert(sequence);
     note_start(sequence, cache.length(sequence->slot));
     sequence->cached_tokens = first->cached_tokens;
-    drawings.push_back({sequence, row, std::nullopt});
+    drawings.push_back({sequence, rows, std::nullopt});
   }
 }
 
 // Tokens to those who wait for them.
 void Engine::State::hand_out() {
   const Clock::time_point now = Clock::now();
-  for (const Drawing& drawing : drawings) {
-    Sequence* sequence = drawing.sequence;
-    if (drawing.error) {
-      end(sequence, &*drawing.error);
-      continue;
-    }
+  for (Drawing& drawing : drawings) hand_out(drawing, now);
+}
+
+void Engine::State::hand_out(Drawing& drawing, Clock::time_point now) {
+  Sequence* sequence = drawing.sequence;
+  const EngineRequest& wanted = sequence->request->wanted;
+  const std::span<const TokenId> draft(sequence->draft);
+  const auto known = static_cast<std::int64_t>(sequence->tokens.size());
+  std::size_t right = 0;  // of the draft
+  while (!drawing.error) {
     const GeneratedToken& token = sequence->choice.token();
     if (sequence->choice.result().tokens.size() == 1) sequence->drew_first = now;
     sequence->tokens.push_back(token.id);
     ++metrics.generated_tokens;
-    const EngineRequest& wanted = sequence->request->wanted;
+    const bool guessed = right < draft.size() && token.id == draft[right];
+    if (guessed) ++right;
     if (wanted.on_token) wanted.on_token(sequence->index, token);
-    if (sequence->choice.over()) end(sequence, nullptr);
+    if (!guessed || sequence->choice.over()) break;
+    draw(drawing);
   }
+  if (!draft.empty()) note_draft(sequence, known, static_cast<std::int64_t>(right));
+  if (drawing.error) {
+    end(sequence, &*drawing.error);
+  } else if (sequence->choice.over()) {
+    end(sequence, nullptr);
+  }
+}
+
+// Forgets what was computed after a wrong guess. known: tokens before the draft.
+void Engine::State::note_draft(Sequence* sequence, std::int64_t known, std::int64_t accepted) {
+  const std::int64_t drafted = std::ssize(sequence->draft);
+  cache.set_length(sequence->slot, known + accepted);
+  cache.publish(sequence->slot, sequence->tokens);
+  sequence->draft_length.note(drafted, accepted);
+  sequence->drafted += drafted;
+  sequence->accepted += accepted;
+  metrics.drafted += drafted;
+  metrics.accepted += accepted;
 }
 
 void Engine::State::leave_cache(Sequence* sequence) {
@@ -427,6 +430,8 @@ void Engine::State::end(Sequence* sequence, const Error* error) {
   static_cast<GenerateResult&>(result) = std::move(sequence->choice.result());
   result.cached_tokens = sequence->cached_tokens;
   result.preemptions = sequence->preemptions;
+  result.drafted = sequence->drafted;
+  result.accepted = sequence->accepted;
   if (!result.tokens.empty()) {
     result.prefill_seconds = seconds(sequence->drew_first - sequence->started);
     result.decode_seconds = seconds(Clock::now() - sequence->drew_first);
@@ -445,7 +450,8 @@ void Engine::State::note_parts() {
                                  one.sequence->index,
                                  one.begin,
                                  one.end - one.begin,
-                                 one.draws,
+                                 one.logits,
+                                 std::ssize(one.sequence->draft),
                                  {blocks.begin(), blocks.end()}});
   }
 }
