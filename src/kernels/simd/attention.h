@@ -5,8 +5,8 @@
 // are many, keys and values of 64 positions at a time are first widened to floats in memory that the
 // first-level cache holds; where they are few, they are used as they lie in the cache.
 
-inline constexpr std::int64_t kWideBlocks = 4;   // blocks widened at a time
-inline constexpr std::int64_t kBlocksAhead = 4;  // that are fetched from memory meanwhile
+inline constexpr std::int64_t kWideBlocks = 4;  // blocks widened at a time
+
 inline constexpr std::int64_t kWidePositions = kWideBlocks * kCacheBlock;
 
 // The queries of a call as one list: row r, head g is query r * n_group + g.
@@ -32,6 +32,20 @@ struct CachedNumbers {
   const KvView* cache;
   const std::byte* base;
   std::int64_t kv_head, head_dim;
+  std::int64_t last_block;  // that this call will read
+
+  // A head's part of a block, head_dim times 16 numbers, is too short for the hardware to see a stream: the
+  // keys of the next blocks and the values of these are fetched while scores are computed, the keys of the
+  // next span while values are weighed.
+  static constexpr bool kFetches = true;
+  static constexpr std::int64_t kPart =
+      kCacheBlock * static_cast<std::int64_t>(kv_type_bytes(kType));  // bytes
+  const std::byte* keys_to_fetch(std::int64_t block) const {
+    return cache->k + keys(std::min(block, last_block)) * kv_type_bytes(kType);
+  }
+  const std::byte* values_to_fetch(std::int64_t block) const {
+    return cache->v + values(block * kCacheBlock) * kv_type_bytes(kType);
+  }
 
   std::int64_t slots(std::int64_t block) const { return cache->slots(block); }
   std::size_t keys(std::int64_t block) const {
@@ -40,8 +54,6 @@ struct CachedNumbers {
   std::size_t values(std::int64_t position) const { return cache->v_index(position, kv_head, 0, head_dim); }
   std::int64_t value_stride() const { return head_dim; }
   F32x16 load(std::size_t index) const { return load_kv<kType>(base, index); }
-  // A head's part of a block is too short for the hardware to see a stream.
-  void prefetch(std::size_t index) const { fetch_line(base + index * kv_type_bytes(kType)); }
 };
 
 // The same, widened: keys [block][dim][16], values [position][padded].
@@ -58,22 +70,25 @@ struct WideNumbers {
   }
   std::int64_t value_stride() const { return padded; }
   F32x16 load(std::size_t index) const { return F32x16::load(base + index); }
-  void prefetch(std::size_t /*index*/) const {}  // it is there
+  static constexpr bool kFetches = false;  // they are there
 };
 
-// Scores of R queries with the positions of B blocks; lanes past a block's slots are garbage. The blocks
-// after them, up to last_block, are fetched meanwhile.
+// Scores of R queries with the positions of B blocks; lanes past a block's slots are garbage.
 template <int R, int B, class Keys>
-void score_tile(const Keys& keys, std::int64_t block, std::int64_t last_block, const float* const (&q)[R],
-                std::int64_t head_dim, float scale, float* const (&scores)[R]) {
-  std::size_t at[B], ahead[B];
+void score_tile(const Keys& keys, std::int64_t block, const float* const (&q)[R], std::int64_t head_dim,
+                float scale, float* const (&scores)[R]) {
+  std::size_t at[B];
   std::int64_t stride[B];
+  const std::byte *next_keys[B], *next_values[B];
   F32x16 dots[R][B];
   KVASIR_UNROLLED
   for (int b = 0; b < B; ++b) {
     at[b] = keys.keys(block + b);
-    ahead[b] = keys.keys(std::min(block + b + B, last_block));
     stride[b] = keys.slots(block + b);
+    if constexpr (Keys::kFetches) {
+      next_keys[b] = keys.keys_to_fetch(block + b + B);
+      next_values[b] = keys.values_to_fetch(block + b);
+    }
   }
   KVASIR_UNROLLED
   for (int r = 0; r < R; ++r) {
@@ -85,7 +100,10 @@ void score_tile(const Keys& keys, std::int64_t block, std::int64_t last_block, c
     KVASIR_UNROLLED
     for (int b = 0; b < B; ++b) {
       columns[b] = keys.load(at[b] + static_cast<std::size_t>(dim * stride[b]));
-      keys.prefetch(ahead[b] + static_cast<std::size_t>(dim * kCacheBlock));
+      if constexpr (Keys::kFetches) {
+        fetch_line(next_keys[b] + dim * Keys::kPart);
+        fetch_line(next_values[b] + dim * Keys::kPart);
+      }
     }
     KVASIR_UNROLLED
     for (int r = 0; r < R; ++r) {
@@ -133,12 +151,17 @@ void value_tile(const Values& values, std::int64_t dim, std::int64_t begin, std:
   const auto stride = static_cast<std::size_t>(values.value_stride());
   for (std::int64_t p = begin; p < end;) {
     std::size_t index = values.values(p) + static_cast<std::size_t>(dim);
-    std::size_t ahead =
-        values.values(std::min(p + kBlocksAhead * kCacheBlock, end - 1)) + static_cast<std::size_t>(dim);
-    const std::int64_t block_end = std::min((p / kCacheBlock + 1) * kCacheBlock, end);
-    for (; p < block_end; ++p, index += stride, ahead += stride) {
-      KVASIR_UNROLLED
-      for (int v = 0; v < V; v += 2) values.prefetch(ahead + static_cast<std::size_t>(16 * v));
+    const std::int64_t block = p / kCacheBlock, block_end = std::min((block + 1) * kCacheBlock, end);
+    [[maybe_unused]] const std::byte* next_keys = nullptr;
+    if constexpr (Values::kFetches) {
+      next_keys = values.keys_to_fetch(block + kSpan / kCacheBlock) +
+                  (p % kCacheBlock * values.head_dim + dim) / kCacheBlock * Values::kPart;
+    }
+    for (; p < block_end; ++p, index += stride) {
+      if constexpr (Values::kFetches) {
+        for (int v = 0; v < V; ++v) fetch_line(next_keys + v * Values::kPart);
+        next_keys += values.head_dim / kCacheBlock * Values::kPart;
+      }
       F32x16 columns[V];
       KVASIR_UNROLLED
       for (int v = 0; v < V; ++v) columns[v] = values.load(index + static_cast<std::size_t>(16 * v));
@@ -160,14 +183,16 @@ void value_tile(const Values& values, std::int64_t dim, std::int64_t begin, std:
 // One span for all queries.
 class SpanAttention {
  public:
-  SpanAttention(const KvView& cache, const AttentionQuery& query, std::int64_t span, float* sums,
-                float* scratch)
+  // span_end: of the call.
+  SpanAttention(const KvView& cache, const AttentionQuery& query, std::int64_t span, std::int64_t span_end,
+                float* sums, float* scratch)
       : cache_(cache),
         query_(query),
         queries_{&query},
         span_begin_(span * kSpan),
         begin_(std::max(span_begin_, query.first_position)),
         end_(std::min(span_begin_ + kSpan, queries_.end(queries_.count() - 1))),
+        last_block_((std::min(span_end * kSpan, queries_.end(queries_.count() - 1)) - 1) / kCacheBlock),
         first_query_(queries_.first_that_sees(begin_)),
         sums_(sums),
         scores_(scratch),
@@ -179,7 +204,7 @@ class SpanAttention {
     const std::int64_t at_once = widen ? kWidePositions : kSpan;
     for (std::int64_t p = begin_ / kCacheBlock * kCacheBlock; p < end_; p += at_once) {
       const std::int64_t limit = std::min(p + at_once, end_);
-      const CachedNumbers<kType> keys{&cache_, cache_.k, query_.kv_head, query_.head_dim};
+      const CachedNumbers<kType> keys{&cache_, cache_.k, query_.kv_head, query_.head_dim, last_block_};
       if (widen) {
         score(widened_keys(keys, p, limit), p, limit);
       } else {
@@ -195,7 +220,7 @@ class SpanAttention {
     }
     for (std::int64_t p = begin_ / kCacheBlock * kCacheBlock; p < end_; p += at_once) {
       const std::int64_t first = std::max(p, begin_), limit = std::min(p + at_once, end_);
-      const CachedNumbers<kType> values{&cache_, cache_.v, query_.kv_head, query_.head_dim};
+      const CachedNumbers<kType> values{&cache_, cache_.v, query_.kv_head, query_.head_dim, last_block_};
       if (widen) {
         weigh(widened_values(values, p, limit), first, limit);
       } else {
@@ -248,8 +273,8 @@ class SpanAttention {
             q[i] = queries_.q(first + tile + i);
             scores[i] = scores_ + (first + tile + i) * kSpan + p - span_begin_;
           }
-          score_tile<kRows, decltype(b)::value>(keys, p / kCacheBlock, (end_ - 1) / kCacheBlock, q,
-                                                query_.head_dim, query_.scale, scores);
+          score_tile<kRows, decltype(b)::value>(keys, p / kCacheBlock, q, query_.head_dim, query_.scale,
+                                                scores);
         });
       });
     }
@@ -291,6 +316,7 @@ class SpanAttention {
   const AttentionQuery& query_;
   Queries queries_;
   std::int64_t span_begin_, begin_, end_;  // of the span; of the positions that are seen in it
+  std::int64_t last_block_;                // of the call
   std::int64_t first_query_;               // the first that sees any of them
   float* sums_;                            // [queries][sums_stride]
   float* scores_;                          // [queries][kSpan]
@@ -301,7 +327,7 @@ void attention(const KvView& cache, const AttentionQuery& query, std::int64_t sp
                std::int64_t span_end, float* sums, float* scratch) {
   const std::int64_t size = query.rows * query.n_group * sums_stride(query.head_dim);
   for (std::int64_t span = span_begin; span < span_end; ++span, sums += size) {
-    SpanAttention one(cache, query, span, sums, scratch);
+    SpanAttention one(cache, query, span, span_end, sums, scratch);
     switch (cache.type) {
       case KvType::kF32:
         one.template run<KvType::kF32>();
