@@ -171,6 +171,24 @@ class Watched {
     return options;
   }
 
+  // The tables of all that run tell the pool's counts.
+  static void expect_tables(const StepReport& report) {
+    std::map<std::int32_t, std::int32_t> users, told;
+    for (const auto* list : {&report.parts, &report.idle}) {
+      for (const StepReport::Part& part : *list) {
+        EXPECT_EQ(part.tokens == 0, list == &report.idle);
+        ASSERT_EQ(part.references.size(), part.blocks.size());
+        for (std::size_t i = 0; i < part.blocks.size(); ++i) {
+          ++users[part.blocks[i]];
+          told[part.blocks[i]] = part.references[i];
+        }
+      }
+    }
+    EXPECT_EQ(told, users);
+    EXPECT_EQ(std::ssize(users), report.usage.referenced);
+    EXPECT_EQ(report.usage.free + report.usage.cached + report.usage.referenced, report.usage.blocks);
+  }
+
   void watch(const StepReport& report) {
     report.cache->check();
     std::size_t row = 0;
@@ -187,6 +205,7 @@ class Watched {
         EXPECT_TRUE(added || speculates_.contains(part.request)) << "a position drawn twice";
       }
     }
+    expect_tables(report);
     reports.push_back(report);
     reports.back().logits = {};
     reports.back().cache = nullptr;

@@ -57,9 +57,10 @@ struct StepReport {
     RequestId request;
     std::int32_t choice;
     std::int64_t first_position, tokens;
-    std::int64_t logits;               // of so many of its last tokens; 0: no token is drawn
-    std::int64_t drafted;              // of these tokens: guesses, at the end
-    std::vector<std::int32_t> blocks;  // its block table
+    std::int64_t logits;                   // of so many of its last tokens; 0: no token is drawn
+    std::int64_t drafted;                  // of these tokens: guesses, at the end
+    std::vector<std::int32_t> blocks;      // its block table
+    std::vector<std::int32_t> references;  // how many sequences use each of them
   };
   struct Admitted {
     RequestId request;
@@ -70,10 +71,18 @@ struct StepReport {
     RequestId request;
     std::int32_t choice;
   };
+  struct Drawn {
+    RequestId request;
+    std::int32_t choice;
+    TokenId token;
+  };
   std::int64_t step = 0;  // counted from 1
   std::vector<Part> parts;
+  std::vector<Part> idle;       // sequences that run, but have no tokens in this step
+  PagedKvCache::Usage usage{};  // in the forward pass, as the block tables are
   std::vector<Admitted> admitted;
   std::vector<Preempted> preempted;
+  std::vector<Drawn> drawn;
   std::span<const float> logits;        // [sum of the parts' logits][vocab_size]
   const PagedKvCache* cache = nullptr;  // after the step
 };

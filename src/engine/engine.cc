@@ -385,6 +385,7 @@ void Engine::State::hand_out(Drawing& drawing, Clock::time_point now) {
     if (sequence->choice.result().tokens.size() == 1) sequence->drew_first = now;
     sequence->tokens.push_back(token.id);
     ++metrics.generated_tokens;
+    if (observer) step_report.drawn.push_back({sequence->request->id, sequence->index, token.id});
     const bool guessed = right < draft.size() && token.id == draft[right];
     if (guessed) ++right;
     if (wanted.on_token) wanted.on_token(sequence->index, token);
@@ -444,16 +445,31 @@ void Engine::State::end(Sequence* sequence, const Error* error) {
 
 // What runs, while the block tables are those of the forward pass.
 void Engine::State::note_parts() {
+  const auto part = [&](const Sequence* sequence, std::int64_t begin, std::int64_t end, std::int64_t wanted,
+                        std::int64_t drafted) {
+    const std::span<const std::int32_t> blocks = cache.block_table(sequence->slot);
+    StepReport::Part noted{sequence->request->id,
+                           sequence->index,
+                           begin,
+                           end - begin,
+                           wanted,
+                           drafted,
+                           {blocks.begin(), blocks.end()},
+                           {}};
+    for (const std::int32_t block : blocks) noted.references.push_back(cache.references(block));
+    return noted;
+  };
   for (const Planned& one : planned) {
-    const std::span<const std::int32_t> blocks = cache.block_table(one.sequence->slot);
-    step_report.parts.push_back({one.sequence->request->id,
-                                 one.sequence->index,
-                                 one.begin,
-                                 one.end - one.begin,
-                                 one.logits,
-                                 std::ssize(one.sequence->draft),
-                                 {blocks.begin(), blocks.end()}});
+    step_report.parts.push_back(
+        part(one.sequence, one.begin, one.end, one.logits, std::ssize(one.sequence->draft)));
   }
+  for (const Sequence* sequence : running.all()) {
+    const auto is_it = [&](const Planned& one) { return one.sequence == sequence; };
+    if (std::any_of(planned.begin(), planned.end(), is_it)) continue;
+    const std::int64_t length = cache.length(sequence->slot);
+    step_report.idle.push_back(part(sequence, length, length, 0, 0));
+  }
+  step_report.usage = cache.usage();
 }
 
 void Engine::State::report() {
@@ -503,6 +519,8 @@ bool Engine::step() {
   s.step_report.parts.clear();
   s.step_report.admitted.clear();
   s.step_report.preempted.clear();
+  s.step_report.idle.clear();
+  s.step_report.drawn.clear();
   s.take_inbox();
   s.schedule();
   if (s.planned.empty()) {
