@@ -33,6 +33,7 @@ void add_perplexity(CLI::App& program, Action& chosen);
 void add_inspect(CLI::App& program, Action& chosen);
 void add_bench(CLI::App& program, Action& chosen);
 void add_verify(CLI::App& program, Action& chosen);
+void add_trace(CLI::App& program, Action& chosen);
 
 inline constexpr int kDone = 0;
 inline constexpr int kFailed = 1;

@@ -39,6 +39,7 @@ int run(int argc, char** argv) {
   add_inspect(program, action);
   add_bench(program, action);
   add_verify(program, action);
+  add_trace(program, action);
   try {
     program.parse(argc, argv);
   } catch (const CLI::Success& success) {  // --help, --version

@@ -2,7 +2,9 @@
 
 import json
 import os
+import signal
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,3 +88,18 @@ def tokenize(text, *args):
     line = output("tokenize", "--ids", *args, stdin=data).decode()
     assert line.endswith("\n")
     return [int(word) for word in line.strip().split(",")] if line != "\n" else []
+
+
+def hear_interrupts():
+    """In the child: a job in the background has SIGINT ignored, and the program goes on ignoring it then."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def wait_until_it_catches_interrupts(process):
+    """Before that, while it loads the model, a signal ends it at once."""
+    while True:
+        (line,) = [x for x in Path(f"/proc/{process.pid}/status").read_text().splitlines() if x.startswith("SigCgt:")]
+        if int(line.split()[1], 16) >> (signal.SIGINT - 1) & 1:
+            return
+        assert process.poll() is None
+        time.sleep(0.01)

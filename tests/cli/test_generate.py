@@ -3,12 +3,11 @@
 import json
 import signal
 import subprocess
-import time
-from pathlib import Path
 
 import pytest
 import tiny_gguf
-from kvasir_cli import BINARY, F32, GREEDY, document, error, ids_text, output, run, tokenize
+from kvasir_cli import (BINARY, F32, GREEDY, document, error, hear_interrupts, ids_text, output, run, tokenize,
+                        wait_until_it_catches_interrupts)
 
 PROMPT = "The capital of France is"
 
@@ -163,11 +162,6 @@ def test_logprobs_and_explain_describe_each_token(tiny):
     assert len(plain.err.splitlines()) == 4 and plain.err.count("top-k 7") == 3
 
 
-def hear_interrupts():
-    """In the child: a job in the background has SIGINT ignored, and the program goes on ignoring it then."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def test_interrupt_keeps_the_text_so_far_and_exits_130():
     options = ["generate", "--seed", "3", "--ignore-eos", "Once upon a time"]
     process = subprocess.Popen([BINARY, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, preexec_fn=hear_interrupts)
@@ -180,17 +174,10 @@ def test_interrupt_keeps_the_text_so_far_and_exits_130():
     assert text.startswith(whole) or (text and whole.startswith(text))
 
 
-def catches_interrupts(process):
-    (line,) = [x for x in Path(f"/proc/{process.pid}/status").read_text().splitlines() if x.startswith("SigCgt:")]
-    return bool(int(line.split()[1], 16) >> (signal.SIGINT - 1) & 1)
-
-
 def test_interrupt_completes_the_document():
     options = ["generate", "--json", "--ignore-eos", "Once"]
     process = subprocess.Popen([BINARY, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=hear_interrupts)
-    while not catches_interrupts(process):  # before that, while it loads the model, a signal ends it at once
-        assert process.poll() is None
-        time.sleep(0.01)
+    wait_until_it_catches_interrupts(process)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (130, b"")

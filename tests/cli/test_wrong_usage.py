@@ -46,6 +46,13 @@ CASES = [
     *[(["detokenize", ids], word) for ids, word in (("258", "258"), ("-1", "-1"), ("1,x", '"x"'), ("1;2", '"1;2"'))],
     (["chat", "words"], "words"),
     (["chat", "--json"], "--json"),
+    *[(["trace", "x", option, value], words) for option, value, words in (
+        ("--every", "-1", "every is -1"), ("--choices", "0", "choices is 0"), ("--choices", "129", "choices is 129"),
+        ("--kv-blocks", "0", "kv_blocks is 0"), ("--max-running", "0", "max_running is 0"),
+        ("--step-tokens", "7", "step_tokens is 7"), ("--context", "32", "--context"), ("--no-cache", "", "--no-cache"))],
+    (["trace", ""], "prompt is empty"),
+    (["trace", "-f", "/dev/null"], "there is no prompt"),
+    (["trace", "x", "-f", "/dev/null"], "-f"),
     (["verify", "words"], "words"),
     (["verify", "--no-cache"], "--no-cache"),
     (["verify", "--kv-type", "q8"], "none of bf16, f16, f32"),
