@@ -138,23 +138,23 @@ class Model:
         file = default_model_path() if path is None else Path(path)
         if path is None and not file.is_file():
             raise FileNotFoundError(f"no model at {file}: give a path, or set KVASIR_MODEL to a GGUF file")
-        self._engine = _kvasir.Engine.load(os.fspath(file), threads, form)
+        self._loaded = _kvasir.LoadedModel.load(os.fspath(file), threads, form)
 
     # ---- What it is
 
     @property
     def path(self) -> str:
-        return self._engine.path
+        return self._loaded.path
 
     @property
     def threads(self) -> int:
-        return self._engine.threads
+        return self._loaded.threads
 
     @property
     def config(self) -> dict[str, int | float]:
         """vocab_size, max_seq (the context, in tokens), n_layer, n_head, n_kv_head, head_dim, d_model, d_ff,
         rope_theta, rms_eps."""
-        return self._engine.config
+        return self._loaded.config
 
     @property
     def vocab_size(self) -> int:
@@ -162,29 +162,29 @@ class Model:
 
     @property
     def weight_bytes(self) -> int:
-        return self._engine.weight_bytes
+        return self._loaded.weight_bytes
 
     @property
     def bos_token_id(self) -> int | None:
-        return self._engine.bos
+        return self._loaded.bos
 
     @property
     def eos_token_id(self) -> int | None:
-        return self._engine.eos
+        return self._loaded.eos
 
     def fingerprint(self) -> str:
         """What decides the numbers, as 16 hexadecimal digits: file, arithmetic, activations, kv_type. Reads the file."""
-        return self._engine.fingerprint(self._kv_type)
+        return self._loaded.fingerprint(self._kv_type)
 
     # ---- Text and tokens
 
     def tokenize(self, text: str, parse_control: bool = False) -> list[int]:
         """Ids of a text, without BOS. Spellings of control tokens are ordinary text unless parse_control is set."""
-        return self._engine.tokenize(_utf8("text", text), bool(parse_control))
+        return self._loaded.tokenize(_utf8("text", text), bool(parse_control))
 
     def detokenize(self, ids: Sequence[int] | NDArray[np.integer], skip_control: bool = False) -> str:
         """The text of token ids; U+FFFD for bytes that are not UTF-8. ValueError for an id outside the vocabulary."""
-        return self._engine.detokenize(self._ids("ids", ids), bool(skip_control))
+        return self._loaded.detokenize(self._ids("ids", ids), bool(skip_control))
 
     def apply_chat_template(
         self, messages: Sequence[Message], add_generation_prompt: bool = True, tokenize: bool = True
@@ -201,7 +201,7 @@ class Model:
             except (KeyError, TypeError, IndexError):
                 raise ValueError(f'message {index} must be {{"role": ..., "content": ...}}') from None
             pairs.append((_utf8(f"role of message {index}", role), _utf8(f"content of message {index}", content)))
-        render = self._engine.chat_ids if tokenize else self._engine.chat_text
+        render = self._loaded.chat_ids if tokenize else self._loaded.chat_text
         return render(pairs, bool(add_generation_prompt))
 
     # ---- Computation
@@ -213,7 +213,7 @@ class Model:
         ValueError for an empty prompt or one that exceeds the context.
         """
         chunk = _arrays.integer("prefill_chunk", prefill_chunk)
-        return self._engine.logits(self._prompt(prompt), self._kv_type, bool(use_cache), chunk)
+        return self._loaded.logits(self._prompt(prompt), self._kv_type, bool(use_cache), chunk)
 
     def generate(
         self,
@@ -245,6 +245,39 @@ class Model:
         ValueError, here and not at the first token, if a parameter is out of range, the prompt is empty, or it leaves
         no room for a token. RuntimeError, from the iterator, if the model's logits are not finite.
         """
+        request = _kvasir.GenerateRequest()
+        self._fill(
+            request, prompt, max_tokens, temperature, top_k, top_p, min_p, seed, repetition_penalty, presence_penalty,
+            frequency_penalty, logit_bias, stop, ignore_eos, logprobs,
+        )
+        request.kv_type = self._kv_type
+        request.use_cache = bool(use_cache)
+        request.prefill_chunk = _arrays.integer("prefill_chunk", prefill_chunk)
+        return Generation(_kvasir.Stream(self._loaded, request))
+
+    def chat(self, messages: Sequence[Message], **options: Any) -> Generation:
+        """The assistant's answer to a conversation; options as generate()."""
+        return self.generate(self.apply_chat_template(messages), **options)
+
+    def _fill(
+        self,
+        request: _kvasir.CompletionRequest,
+        prompt: Prompt,
+        max_tokens: int | None,
+        temperature: float,
+        top_k: int,
+        top_p: float,
+        min_p: float,
+        seed: int,
+        repetition_penalty: float,
+        presence_penalty: float,
+        frequency_penalty: float,
+        logit_bias: Mapping[int, float] | None,
+        stop: str | Sequence[str],
+        ignore_eos: bool,
+        logprobs: int | None,
+    ) -> None:
+        """What is wanted, checked, however it is run."""
         sampling = _kvasir.SamplingParams()
         sampling.temperature = _arrays.number("temperature", temperature)
         sampling.top_k = _arrays.integer("top_k", top_k)
@@ -258,21 +291,12 @@ class Model:
             (_arrays.integer("token id in logit_bias", token, 0, self.vocab_size - 1), _arrays.number("logit_bias", bias))
             for token, bias in (logit_bias or {}).items()
         ]
-        request = _kvasir.GenerateRequest()
         request.prompt = self._prompt(prompt)
         request.sampling = sampling
         request.max_tokens = None if max_tokens is None else _arrays.integer("max_tokens", max_tokens)
         request.stop = [_utf8("stop", text) for text in ([stop] if isinstance(stop, str) else stop)]
         request.ignore_eos = bool(ignore_eos)
-        request.kv_type = self._kv_type
         request.logprobs = None if logprobs is None else _arrays.integer("logprobs", logprobs, 0, self.vocab_size)
-        request.use_cache = bool(use_cache)
-        request.prefill_chunk = _arrays.integer("prefill_chunk", prefill_chunk)
-        return Generation(_kvasir.Stream(self._engine, request))
-
-    def chat(self, messages: Sequence[Message], **options: Any) -> Generation:
-        """The assistant's answer to a conversation; options as generate()."""
-        return self.generate(self.apply_chat_template(messages), **options)
 
     def _ids(self, name: str, ids: Any) -> list[int]:
         checked: list[int] = _arrays.token_ids(name, ids, ("tokens",), self.vocab_size).tolist()
@@ -280,5 +304,5 @@ class Model:
 
     def _prompt(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):
-            return self._engine.encode_prompt(_utf8("prompt", prompt))
+            return self._loaded.encode_prompt(_utf8("prompt", prompt))
         return self._ids("prompt", prompt)

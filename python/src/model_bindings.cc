@@ -16,6 +16,7 @@
 #include "kvasir/generate.h"
 #include "kvasir/language_model.h"
 #include "kvasir/sequence_runner.h"
+#include "loaded_model.h"
 
 namespace kvasir::python {
 namespace {
@@ -23,32 +24,13 @@ namespace {
 // Tokens of a prompt that run before Python may handle a signal. Changes no bit of any result.
 constexpr std::int64_t kPiece = 256;
 
-// A model and what it runs on. One computation at a time; the mutex is taken without the GIL.
-struct Engine {
-  Engine(const std::string& path, int threads, Activations activations)
-      : executor(threads), model(LanguageModel::load(path, activations, executor)) {}
-
-  Executor executor;
-  LanguageModel model;
-  std::mutex mutex;
-};
-
-class Computing {
- public:
-  explicit Computing(Engine& engine) : lock_(engine.mutex) {}
-
- private:
-  nb::gil_scoped_release release_;
-  std::unique_lock<std::mutex> lock_;
-};
-
-std::shared_ptr<Engine> load(const std::string& path, int threads, Activations activations) {
+std::shared_ptr<LoadedModel> load(const std::string& path, int threads, Activations activations) {
   const nb::gil_scoped_release release;
-  return std::make_shared<Engine>(path, threads, activations);
+  return std::make_shared<LoadedModel>(path, threads, activations);
 }
 
-nb::typed<nb::dict, nb::str, nb::any> config_of(const Engine& engine) {
-  const Config& config = engine.model.model().config();
+nb::typed<nb::dict, nb::str, nb::any> config_of(const LoadedModel& loaded) {
+  const Config& config = loaded.model.model().config();
   nb::dict fields;
   fields["vocab_size"] = config.vocab_size;
   fields["max_seq"] = config.max_seq;
@@ -72,16 +54,16 @@ std::vector<ChatMessage> to_messages(const std::vector<std::pair<std::string, st
 ControlTokens control(bool parse) { return parse ? ControlTokens::kParse : ControlTokens::kAsText; }
 
 // [tokens][vocab_size]: a piece of the prompt at a time, with a look at the signals in between.
-OutputArray<float> logits(Engine& engine, const std::vector<TokenId>& ids, KvType kv_type, bool use_cache,
-                          std::int64_t prefill_chunk) {
-  const Config& config = engine.model.model().config();
+OutputArray<float> logits(LoadedModel& loaded, const std::vector<TokenId>& ids, KvType kv_type,
+                          bool use_cache, std::int64_t prefill_chunk) {
+  const Config& config = loaded.model.model().config();
   const auto count_all = static_cast<std::int64_t>(ids.size());
   if (count_all == 0) throw Error(ErrorKind::kInvalidArgument, "the prompt has no tokens");
   if (count_all > config.max_seq) {
     throw Error(ErrorKind::kCapacity,
                 fmt::format("the prompt has {} tokens, but the context holds {}", count_all, config.max_seq));
   }
-  SequenceRunner runner(engine.model.model(), engine.executor, 1, count_all, kv_type,
+  SequenceRunner runner(loaded.model.model(), loaded.executor, 1, count_all, kv_type,
                         {use_cache, prefill_chunk});
   const auto vocab = static_cast<std::size_t>(config.vocab_size);
   const std::size_t piece =
@@ -92,7 +74,7 @@ OutputArray<float> logits(Engine& engine, const std::vector<TokenId>& ids, KvTyp
     for (std::size_t begin = 0; begin < ids.size(); begin += piece) {
       const std::size_t count = std::min(piece, ids.size() - begin);
       {
-        const std::lock_guard<std::mutex> lock(engine.mutex);
+        const std::lock_guard lock(loaded.turn);
         const auto rows =
             runner.append(std::span(ids).subspan(begin, count), static_cast<std::int64_t>(count));
         std::copy(rows.begin(), rows.end(), all.get() + begin * vocab);
@@ -103,11 +85,11 @@ OutputArray<float> logits(Engine& engine, const std::vector<TokenId>& ids, KvTyp
   return to_numpy(std::move(all), {ids.size(), vocab});
 }
 
-// One generation, with the engine that it needs kept alive.
+// One generation, with the model that it needs kept alive.
 class Stream {
  public:
-  Stream(std::shared_ptr<Engine> engine, GenerateRequest request)
-      : engine_(std::move(engine)), generation_(engine_->model, engine_->executor, std::move(request)) {}
+  Stream(std::shared_ptr<LoadedModel> model, GenerateRequest request)
+      : model_(std::move(model)), generation_(model_->model, model_->executor, std::move(request)) {}
 
   // (id, text, logprob, [(id, logprob), ...]), or None when it is over.
   nb::object next() {
@@ -115,7 +97,7 @@ class Stream {
     std::optional<GeneratedToken> drawn;
     Logprobs logprobs{};
     {
-      const Computing computing(*engine_);
+      const Computing computing(*model_);
       if (const GeneratedToken* token = generation_.next()) {
         drawn = *token;
         if (token->logprobs != nullptr) logprobs = *token->logprobs;
@@ -128,30 +110,30 @@ class Stream {
   }
 
   void cancel() {
-    const Computing computing(*engine_);
+    const Computing computing(*model_);
     generation_.cancel();
   }
 
   // A copy of part of the result: another thread may be generating.
   template <class Part>
   auto result(Part part) {
-    const Computing computing(*engine_);
+    const Computing computing(*model_);
     return part(generation_.result());
   }
 
   std::optional<std::string> finish_reason() {
-    const Computing computing(*engine_);
+    const Computing computing(*model_);
     if (!generation_.over()) return std::nullopt;
     return std::string(finish_reason_name(generation_.result().finish_reason));
   }
 
  private:
   bool prefill() {
-    const Computing computing(*engine_);
+    const Computing computing(*model_);
     return generation_.prefill();
   }
 
-  std::shared_ptr<Engine> engine_;
+  std::shared_ptr<LoadedModel> model_;
   Generation generation_;
 };
 
@@ -167,15 +149,16 @@ void bind_request(nb::module_& module) {
       .def_rw("frequency_penalty", &SamplingParams::frequency_penalty)
       .def_rw("logit_bias", &SamplingParams::logit_bias)
       .def_rw("seed", &SamplingParams::seed);
-  nb::class_<GenerateRequest>(module, "GenerateRequest")
+  nb::class_<CompletionRequest>(module, "CompletionRequest")
+      .def_rw("prompt", &CompletionRequest::prompt)
+      .def_rw("sampling", &CompletionRequest::sampling)
+      .def_rw("max_tokens", &CompletionRequest::max_tokens, nb::arg().none())
+      .def_rw("stop", &CompletionRequest::stop)
+      .def_rw("ignore_eos", &CompletionRequest::ignore_eos)
+      .def_rw("logprobs", &CompletionRequest::logprobs, nb::arg().none());
+  nb::class_<GenerateRequest, CompletionRequest>(module, "GenerateRequest")
       .def(nb::init<>())
-      .def_rw("prompt", &GenerateRequest::prompt)
-      .def_rw("sampling", &GenerateRequest::sampling)
-      .def_rw("max_tokens", &GenerateRequest::max_tokens, nb::arg().none())
-      .def_rw("stop", &GenerateRequest::stop)
-      .def_rw("ignore_eos", &GenerateRequest::ignore_eos)
       .def_rw("kv_type", &GenerateRequest::kv_type)
-      .def_rw("logprobs", &GenerateRequest::logprobs, nb::arg().none())
       .def_prop_rw(
           "use_cache", [](const GenerateRequest& request) { return request.run.use_cache; },
           [](GenerateRequest& request, bool use_cache) { request.run.use_cache = use_cache; })
@@ -188,9 +171,9 @@ void bind_stream(nb::module_& module) {
   const auto part = [](auto get) { return [get](Stream& stream) { return stream.result(get); }; };
   nb::class_<Stream>(module, "Stream")
       .def("__init__",
-           [](Stream* self, std::shared_ptr<Engine> engine, GenerateRequest request) {
+           [](Stream* self, std::shared_ptr<LoadedModel> model, GenerateRequest request) {
              if (request.run.prefill_chunk == 0) request.run.prefill_chunk = kPiece;
-             new (self) Stream(std::move(engine), std::move(request));
+             new (self) Stream(std::move(model), std::move(request));
            })
       .def("next", &Stream::next)
       .def("cancel", &Stream::cancel)
@@ -211,41 +194,42 @@ void bind_model(nb::module_& module) {
       .value("default", Activations::kDefault)
       .value("f32", Activations::kF32);
   module.def("default_kv_type", &default_kv_type, nb::arg("activations"));
-  nb::class_<Engine>(module, "Engine")
+  nb::class_<LoadedModel>(module, "LoadedModel")
       .def_static("load", &load, nb::arg("path"), nb::arg("threads"), nb::arg("activations"))
       .def("logits", &logits, nb::arg("ids"), nb::arg("kv_type"), nb::arg("use_cache"),
            nb::arg("prefill_chunk"))
       .def("encode_prompt",
-           [](const Engine& engine, const std::string& text) {
-             return engine.model.encode_prompt(text, ControlTokens::kAsText);
+           [](const LoadedModel& loaded, const std::string& text) {
+             return loaded.model.encode_prompt(text, ControlTokens::kAsText);
            })
       .def("tokenize",
-           [](const Engine& engine, const std::string& text, bool parse_control) {
-             return engine.model.tokenizer().encode(text, control(parse_control));
+           [](const LoadedModel& loaded, const std::string& text, bool parse_control) {
+             return loaded.model.tokenizer().encode(text, control(parse_control));
            })
-      .def("detokenize", [](const Engine& engine, const std::vector<TokenId>& ids,
-                            bool skip_control) { return engine.model.tokenizer().decode(ids, skip_control); })
+      .def("detokenize", [](const LoadedModel& loaded, const std::vector<TokenId>& ids,
+                            bool skip_control) { return loaded.model.tokenizer().decode(ids, skip_control); })
       .def("chat_ids",
-           [](const Engine& engine, const std::vector<std::pair<std::string, std::string>>& messages,
+           [](const LoadedModel& loaded, const std::vector<std::pair<std::string, std::string>>& messages,
               bool add_generation_prompt) {
-             return engine.model.chat_template().encode(engine.model.tokenizer(), to_messages(messages),
+             return loaded.model.chat_template().encode(loaded.model.tokenizer(), to_messages(messages),
                                                         add_generation_prompt);
            })
       .def("chat_text",
-           [](const Engine& engine, const std::vector<std::pair<std::string, std::string>>& messages,
+           [](const LoadedModel& loaded, const std::vector<std::pair<std::string, std::string>>& messages,
               bool add_generation_prompt) {
-             return engine.model.chat_template().render_text(to_messages(messages), add_generation_prompt);
+             return loaded.model.chat_template().render_text(to_messages(messages), add_generation_prompt);
            })
       .def(
           "fingerprint",
-          [](const Engine& engine, KvType kv_type) { return engine.model.fingerprint(kv_type); },
+          [](const LoadedModel& loaded, KvType kv_type) { return loaded.model.fingerprint(kv_type); },
           nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("config", &config_of)
-      .def_prop_ro("path", [](const Engine& engine) { return engine.model.path(); })
-      .def_prop_ro("threads", [](const Engine& engine) { return engine.executor.threads(); })
-      .def_prop_ro("weight_bytes", [](const Engine& engine) { return engine.model.model().weight_bytes(); })
-      .def_prop_ro("bos", [](const Engine& engine) { return engine.model.tokenizer().data().bos; })
-      .def_prop_ro("eos", [](const Engine& engine) { return engine.model.tokenizer().data().eos; });
+      .def_prop_ro("path", [](const LoadedModel& loaded) { return loaded.model.path(); })
+      .def_prop_ro("threads", [](const LoadedModel& loaded) { return loaded.executor.threads(); })
+      .def_prop_ro("weight_bytes",
+                   [](const LoadedModel& loaded) { return loaded.model.model().weight_bytes(); })
+      .def_prop_ro("bos", [](const LoadedModel& loaded) { return loaded.model.tokenizer().data().bos; })
+      .def_prop_ro("eos", [](const LoadedModel& loaded) { return loaded.model.tokenizer().data().eos; });
   bind_request(module);
   bind_stream(module);
 }
