@@ -54,6 +54,7 @@ inline void check_signals() {
 
 void bind_lab(nb::module_& module);
 void bind_model(nb::module_& module);
+void bind_engine(nb::module_& module);  // after bind_model
 
 }  // namespace kvasir::python
 

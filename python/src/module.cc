@@ -36,4 +36,5 @@ NB_MODULE(_kvasir, module) {
   nanobind::register_exception_translator(kvasir::python::translate);
   kvasir::python::bind_lab(module);
   kvasir::python::bind_model(module);
+  kvasir::python::bind_engine(module);
 }
