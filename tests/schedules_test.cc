@@ -302,7 +302,7 @@ TEST(Engine, TheSameListTwiceAndWithoutSharingGivesTheSameAnswers) {
       watched.run();
     }
     for (std::size_t i = 0; i < 2 * list.size(); ++i) watched.expect_as_alone(i, list[i % list.size()]);
-    EXPECT_EQ(watched.engine().metrics().cache.hits > 0, share);
+    EXPECT_EQ(watched.engine().metrics().cached_tokens > 0, share);
   }
 }
 
@@ -849,7 +849,7 @@ TEST(RandomSchedules, GiveOneHash) {
     ASSERT_FALSE(::testing::Test::HasFailure());
     const EngineMetrics metrics = watched.engine().metrics();
     preemptions += metrics.preemptions;
-    hits += metrics.cache.hits;
+    hits += metrics.cached_tokens;
     evictions += metrics.cache.evictions;
     accepted += metrics.accepted;
     drafted += metrics.drafted;

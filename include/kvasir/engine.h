@@ -103,6 +103,7 @@ struct EngineMetrics {
   std::int64_t running = 0, waiting = 0;  // sequences now
   std::int64_t steps = 0;
   std::int64_t computed_tokens = 0;  // positions that went through the model
+  std::int64_t cached_tokens = 0;    // positions that did not need to, when a sequence began or went on
   std::int64_t generated_tokens = 0;
   std::int64_t preemptions = 0;
   std::int64_t drafted = 0, accepted = 0;

@@ -78,7 +78,6 @@ class PagedKvCache : public SequenceCache {
     std::int64_t available() const { return free + cached; }
     std::int64_t open_sequences;
     std::int64_t held;       // blocks of all sequences, each counted as often as it is used
-    std::int64_t hits;       // positions that open() found, ever
     std::int64_t evictions;  // cached blocks given up, ever
     std::int64_t copies;     // blocks copied before they were written, ever
   };

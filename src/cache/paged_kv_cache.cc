@@ -80,7 +80,7 @@ struct PagedKvCache::State {
   std::size_t layer_bytes, block_bytes;   // of keys, or of values
   std::vector<Sequence> sequences;
   std::vector<std::int32_t> closed;  // numbers that are not in use, the next one last
-  std::int64_t held = 0, hits = 0, copies = 0;
+  std::int64_t held = 0, copies = 0;
 };
 
 PagedKvCache::State::State(const Config& model_config, const PagedKvCacheOptions& cache_options)
@@ -184,7 +184,6 @@ std::int32_t PagedKvCache::open(std::span<const TokenId> tokens, std::string_vie
   sequence.published = sequence.blocks.size();
   sequence.length = sequence.first_writable = static_cast<std::int64_t>(sequence.published) * kBlock;
   state_->held += std::ssize(sequence.blocks);
-  state_->hits += sequence.length;
   return number;
 }
 
@@ -317,7 +316,6 @@ PagedKvCache::Usage PagedKvCache::usage() const {
           .referenced = pool.referenced(),
           .open_sequences = state_->options.sequences - std::ssize(state_->closed),
           .held = state_->held,
-          .hits = state_->hits,
           .evictions = pool.evictions(),
           .copies = state_->copies};
 }

@@ -103,7 +103,6 @@ TEST(PagedKvCache, TwoPromptsWithTheSame32TokensShareExactlyTwoBlocks) {
   const PagedKvCache::Usage usage = cache.usage();
   EXPECT_EQ(usage.held, 6);
   EXPECT_EQ(usage.referenced, 4);
-  EXPECT_EQ(usage.hits, 32);
   for (const std::size_t i : {0U, 1U}) EXPECT_EQ(cache.block_table(0)[i], cache.block_table(1)[i]);
   EXPECT_NE(cache.block_table(0)[2], cache.block_table(1)[2]);
 }

@@ -286,6 +286,7 @@ void Engine::State::admit() {
 
 void Engine::State::note_start(Sequence* sequence, std::int64_t shared) {
   step_report.admitted.push_back({sequence->request->id, sequence->index, shared});
+  metrics.cached_tokens += shared;
   if (sequence->has_run) return;
   sequence->has_run = true;
   sequence->started = Clock::now();
