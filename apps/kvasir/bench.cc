@@ -3,15 +3,13 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
-#include <cstdio>
 #include <iostream>
 #include <memory>
 
 #include "base/json_writer.h"
 #include "command.h"
 #include "kvasir/error.h"
+#include "table.h"
 
 namespace kvasir::cli {
 namespace {
@@ -62,13 +60,6 @@ std::string to_json(const BenchReport& report) {
 
 // ---- CSV
 
-std::string csv_text(const std::string& text) {
-  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
-  std::string quoted = "\"";
-  for (const char c : text) quoted += c == '"' ? "\"\"" : std::string(1, c);
-  return quoted + "\"";
-}
-
 std::string to_csv(const BenchReport& report) {
   std::string out =
       "model,kernels,products,weight_bytes,load_seconds,first_token_seconds,test,tokens,depth,batch,threads,"
@@ -88,15 +79,9 @@ std::string to_csv(const BenchReport& report) {
 
 // ---- Markdown
 
-// Three significant digits, but whole numbers whole.
-std::string short_number(double value) {
-  return value < 99.95 ? fmt::format("{:.3g}", value) : fmt::format("{:.0f}", value);
-}
-
 std::string to_markdown(const BenchReport& report) {
-  using Line = std::array<std::string, 10>;
-  std::vector<Line> lines = {{"test", "depth", "batch", "threads", "tokens/s", "min to max", "GB/s read",
-                              "of peak", "GOP/s", "of peak"}};
+  std::vector<std::vector<std::string>> lines = {{"test", "depth", "batch", "threads", "tokens/s",
+                                                  "min to max", "GB/s read", "of peak", "GOP/s", "of peak"}};
   for (const BenchRow& row : report.rows) {
     const Spread rate = row.tokens_per_second();
     lines.push_back({fmt::format("{} {}", kind_name(row), row.tokens), fmt::format("{}", row.depth),
@@ -107,27 +92,13 @@ std::string to_markdown(const BenchReport& report) {
                      fmt::format("{:.1f}", row.operations_per_second() / 1e9),
                      fmt::format("{:.0f} %", 100 * row.operations_share())});
   }
-  std::array<std::size_t, std::tuple_size_v<Line>> widths{};
-  for (const Line& line : lines) {
-    for (std::size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
-  }
-  std::string out = fmt::format(
-      "{}: {:.1f} MB of weights, {} kernels, {} products; loaded in {:.3f} s, first token after {:.3f} s\n\n",
-      report.model, static_cast<double>(report.weight_bytes) / 1e6, report.kernels, report.products,
-      report.load_seconds, report.first_token_seconds);
-  for (std::size_t l = 0; l < lines.size(); ++l) {
-    for (std::size_t i = 0; i < widths.size(); ++i) {
-      out += i == 0 ? fmt::format("| {:<{}} |", lines[l][i], widths[i])
-                    : fmt::format(" {:>{}} |", lines[l][i], widths[i]);
-    }
-    out += "\n";
-    for (std::size_t i = 0; l == 0 && i < widths.size(); ++i) {
-      out +=
-          i == 0 ? fmt::format("|{:-<{}}|", "", widths[i] + 2) : fmt::format("{:-<{}}:|", "", widths[i] + 1);
-    }
-    if (l == 0) out += "\n";
-  }
-  return out;
+  return fmt::format(
+             "{}: {:.1f} MB of weights, {} kernels, {} products; loaded in {:.3f} s, first token after "
+             "{:.3f} "
+             "s\n\n",
+             report.model, static_cast<double>(report.weight_bytes) / 1e6, report.kernels, report.products,
+             report.load_seconds, report.first_token_seconds) +
+         markdown_table(lines);
 }
 
 // Another program measures while this one sleeps here.

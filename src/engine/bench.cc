@@ -5,11 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <limits>
 #include <optional>
-#include <random>
 
 #include "base/tensor_type.h"
+#include "engine/measure.h"
 #include "formats/gguf.h"
 #include "kernels/kernels.h"
 #include "kernels/peaks.h"
@@ -23,22 +22,7 @@
 namespace kvasir {
 namespace {
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 // ---- Options
-
-void check_list(const char* name, std::span<const std::int64_t> values, std::int64_t least) {
-  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
-  if (values.empty()) throw Error(ErrorKind::kInvalidArgument, fmt::format("{}: the list is empty", name));
-  for (const std::int64_t value : values) {
-    if (value < least || value > kMost) {
-      throw Error(ErrorKind::kInvalidArgument,
-                  fmt::format("{} is {}, must be {} to {}", name, value, least, kMost));
-    }
-  }
-}
 
 void check_options(const BenchOptions& options) {
   check_list("prefill", options.prefill, 0);
@@ -103,15 +87,6 @@ double attention_products(const Config& config, double seen) {
 double kv_bytes(const Config& config, KvType type, std::int64_t positions) {
   return 2.0 * config.n_layer * config.n_kv_head * config.head_dim *
          static_cast<double>(kernels::kv_type_bytes(type)) * static_cast<double>(positions);
-}
-
-std::vector<TokenId> random_tokens(std::int64_t count, std::int32_t vocab_size) {
-  std::minstd_rand random(1);
-  std::vector<TokenId> tokens(static_cast<std::size_t>(count));
-  for (TokenId& token : tokens) {
-    token = static_cast<TokenId>(random() % static_cast<std::uint32_t>(vocab_size));
-  }
-  return tokens;
 }
 
 // ---- Measuring
@@ -263,12 +238,7 @@ std::vector<Measurement> plan(const BenchOptions& options, std::span<Executor> e
 }  // namespace
 
 Spread spread_of(std::span<const double> values) {
-  if (values.empty()) throw Error(ErrorKind::kInvalidArgument, "spread_of: no values");
-  std::vector<double> sorted(values.begin(), values.end());
-  std::ranges::sort(sorted);
-  const std::size_t middle = sorted.size() / 2;
-  const double median = sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
-  return {median, sorted.front(), sorted.back()};
+  return {percentile(values, 0.5), percentile(values, 0.0), percentile(values, 1.0)};
 }
 
 Spread BenchRow::tokens_per_second() const {
