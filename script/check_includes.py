@@ -20,6 +20,7 @@ ALLOWED = {
     "cache": {"base", "kernels"},
     "model": {"base", "kernels", "formats", "cache"},
     "engine": {"base", "kernels", "formats", "cache", "model", "text", "sampling"},
+    "study": {"base", "kernels", "formats", "cache", "model", "text", "sampling", "engine"},
 }
 EVERYTHING = set(ALLOWED)
 
@@ -32,6 +33,7 @@ PUBLIC = {
     "sampling": "sampling",
     "engine": "engine", "sequence_runner": "engine", "generate": "engine", "language_model": "engine", "lab": "engine",
     "perplexity": "engine", "bench": "engine", "verify": "engine", "version": "engine",
+    "study": "study",
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
 

@@ -34,6 +34,7 @@ void add_inspect(CLI::App& program, Action& chosen);
 void add_bench(CLI::App& program, Action& chosen);
 void add_verify(CLI::App& program, Action& chosen);
 void add_trace(CLI::App& program, Action& chosen);
+void add_study(CLI::App& program, Action& chosen);
 
 inline constexpr int kDone = 0;
 inline constexpr int kFailed = 1;
@@ -47,7 +48,7 @@ inline constexpr int kInterrupted = 130;  // 128 + SIGINT, as shells report it
 template <class Number>
 void add_number(CLI::App& command, const std::string& name, Number& value, const std::string& what);
 
-// An option that takes numbers separated by commas. For int, int64.
+// An option that takes numbers separated by commas. For int, int64, double.
 template <class Number>
 void add_numbers(CLI::App& command, const std::string& name, std::vector<Number>& values,
                  const std::string& what);

@@ -40,6 +40,7 @@ int run(int argc, char** argv) {
   add_bench(program, action);
   add_verify(program, action);
   add_trace(program, action);
+  add_study(program, action);
   try {
     program.parse(argc, argv);
   } catch (const CLI::Success& success) {  // --help, --version

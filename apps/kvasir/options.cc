@@ -112,6 +112,7 @@ template void add_number(CLI::App&, const std::string&, double&, const std::stri
 template void add_number(CLI::App&, const std::string&, std::optional<std::int64_t>&, const std::string&);
 template void add_numbers(CLI::App&, const std::string&, std::vector<int>&, const std::string&);
 template void add_numbers(CLI::App&, const std::string&, std::vector<std::int64_t>&, const std::string&);
+template void add_numbers(CLI::App&, const std::string&, std::vector<double>&, const std::string&);
 
 void ModelOptions::add_path(CLI::App& command) {
   command.add_option("-m,--model", path,

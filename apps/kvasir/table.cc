@@ -83,10 +83,12 @@ void ResultTable::write_json(JsonWriter& json) const {
 
 std::string ResultTable::to_csv() const {
   std::vector<std::string> names;
+  names.reserve(columns.size());
   for (const Column& column : columns) names.push_back(column.name);
   std::string out = fmt::format("{}\n", fmt::join(names, ","));
   for (const auto& row : rows) {
     std::vector<std::string> cells;
+    cells.reserve(row.size());
     for (const Cell& cell : row) cells.push_back(csv_cell(cell));
     out += fmt::format("{}\n", fmt::join(cells, ","));
   }

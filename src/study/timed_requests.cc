@@ -1,0 +1,56 @@
+#include "study/timed_requests.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace kvasir {
+
+std::size_t TimedRequests::submit(std::vector<TokenId> prompt, std::optional<std::int64_t> max_tokens) {
+  const std::size_t number = requests_.size();
+  EngineRequest request;
+  request.prompt = std::move(prompt);
+  request.sampling.temperature = 0.0;
+  request.max_tokens = max_tokens;
+  request.ignore_eos = true;
+  request.on_token = [this, number](std::int32_t, const GeneratedToken&) {
+    requests_[number].times.push_back(Clock::now());
+  };
+  request.on_end = [this](std::int32_t, const ChoiceResult&, const Error* error) {
+    ++ended_;
+    if (error != nullptr) error_ = *error;
+  };
+  requests_.push_back({engine_.submit(std::move(request)), {}});
+  return number;
+}
+
+bool TimedRequests::step() {
+  const bool any = engine_.step();
+  if (error_) throw Error(*error_);
+  return any;
+}
+
+void TimedRequests::await_tokens(std::size_t request, std::size_t count) {
+  while (times(request).size() < count) {
+    if (step()) continue;
+    throw Error(ErrorKind::kRuntime,
+                fmt::format("request {} ended after {} of {} tokens", request, times(request).size(), count));
+  }
+}
+
+void TimedRequests::cancel_all() {
+  for (const Timed& request : requests_) engine_.cancel(request.id);
+  while (step()) {
+  }
+}
+
+void check_context(const LanguageModel& model, std::int64_t positions) {
+  const std::int64_t context = model.model().config().max_seq;
+  if (positions <= context) return;
+  throw Error(ErrorKind::kCapacity,
+              fmt::format("the study needs {} positions of one sequence, the model's context has {}: choose "
+                          "shorter prompts or fewer tokens",
+                          positions, context));
+}
+
+}  // namespace kvasir
