@@ -57,7 +57,7 @@ def test_crossover_is_the_first_length_from_which_the_cache_is_faster(cache_repo
 
 
 def test_cache_leaves_out_what_its_budget_does_not_suffice_for():
-    report = document("study", "cache", "--shape", "large", "-n", "1,800", "--budget", 0.5)
+    report = document("study", "cache", "--shape", "large", "-b", 2, "-n", "1,800", "--budget", 0.3)
     assert [report[name] for name in ("n_layer", "n_head", "n_kv_head", "d_model", "vocab_size")] == [8, 8, 2, 512, 4096]
     assert all(len(curve["seconds"]) < 800 for curve in report["curves"])
     assert 800 not in {row["new"] for row in report["rows"]}
@@ -94,10 +94,17 @@ def test_arrivals_follow_the_seed(arguments):
 
 def test_nobody_who_arrived_in_vain_is_left_out(arguments):
     """At the limit some still wait: they have no token, but a time that they waited."""
-    rows = document(*arguments("arrival"), "--rate", 20000, "-p", 40, "-n", 20, "--seconds", 1, "--limit", 0.05)["rows"]
-    for row in rows:
-        assert row["finished"] < row["arrived"]
-        assert row["first_token_p99_seconds"] <= row["seconds"]
+    for row in document(*arguments("arrival"), "--rate", 1e9, "--seconds", 1e-4, "--limit", 1e-9)["rows"]:
+        assert row["arrived"] > 0 and row["finished"] == row["tokens"] == 0
+        assert 0 < row["first_token_p50_seconds"] < row["first_token_p99_seconds"] <= row["seconds"]
+        assert row["inter_token_p50_seconds"] is None
+
+
+def test_no_run_is_longer_than_its_limit(arguments):
+    long = ("-p", 40, "-n", 20, "--rate", 20000, "--seconds", 1, "--limit", 0.05)
+    for row in document(*arguments("arrival"), *long)["rows"]:
+        assert row["finished"] < row["arrived"] and row["tokens"] < 20 * row["arrived"]
+        assert 0.05 <= row["seconds"] < 2
 
 
 def test_nothing_is_told_of_requests_that_never_came(arguments):
