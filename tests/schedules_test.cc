@@ -245,11 +245,17 @@ TEST(Engine, OneRequestGivesWhatGenerateGives) {
 }
 
 TEST(Engine, NoTokensWantedAreNone) {
-  Watched watched;
-  watched.submit(request({1, 2, 3}, 0));
-  watched.run();
-  EXPECT_TRUE(watched.result(0).tokens.empty());
-  EXPECT_EQ(watched.result(0).finish_reason, FinishReason::kLength);
+  for (const std::int32_t n : {1, 3}) {
+    EngineRequest wanted = request({1, 2, 3}, 0);
+    wanted.n = n;
+    Watched watched;
+    watched.submit(wanted);
+    watched.run();
+    for (std::int32_t choice = 0; choice < n; ++choice) {
+      EXPECT_TRUE(watched.result(0, choice).tokens.empty());
+      EXPECT_EQ(watched.result(0, choice).finish_reason, FinishReason::kLength);
+    }
+  }
 }
 
 // S01
@@ -506,7 +512,7 @@ TEST(Engine, WrongOptionsAreRefused) {
     return message_of([&] { Engine(toy_model(), executor(1), options); }, kind);
   };
   EXPECT_NE(message({.max_running = 0}).find("max_running is 0"), std::string::npos);
-  EXPECT_NE(message({.max_waiting = -1}).find("max_waiting is -1"), std::string::npos);
+  EXPECT_NE(message({.max_waiting = 0}).find("max_waiting is 0"), std::string::npos);
   EXPECT_NE(message({.max_running = 9, .step_tokens = 8}).find("step_tokens is 8"), std::string::npos);
   EXPECT_NE(message({.kv_blocks = -1}).find("kv_blocks is -1"), std::string::npos);
   EXPECT_NE(message({.kv_bytes = 1000}, ErrorKind::kCapacity).find("kv_bytes is 1000"), std::string::npos);

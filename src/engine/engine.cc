@@ -27,8 +27,9 @@ void check_options(const EngineOptions& options) {
   const auto refuse = [](const std::string& message) { throw Error(ErrorKind::kInvalidArgument, message); };
   if (options.max_running < 1)
     refuse(fmt::format("max_running is {}, must be at least 1", options.max_running));
-  if (options.max_waiting < 0)
-    refuse(fmt::format("max_waiting is {}, must not be negative", options.max_waiting));
+  if (options.max_waiting < 1) {
+    refuse(fmt::format("max_waiting is {}, must be at least 1", options.max_waiting));
+  }
   if (options.step_tokens < options.max_running) {
     refuse(fmt::format(
         "step_tokens is {}, must be at least max_running, {}: each sequence that runs takes a token",
@@ -65,6 +66,8 @@ struct Engine::State {
   // ---- Between the threads
   std::unique_ptr<Request> make_request(EngineRequest wanted);
   void take_inbox();
+  template <class Before>
+  void end_all(const Request* request, Before before_each);
   void publish_metrics();
 
   // ---- Scheduling
@@ -160,7 +163,7 @@ void Engine::State::take_inbox() {
     Request* request = arrival.get();
     requests.emplace(request->id, std::move(arrival));
     if (request->choices.front()->choice.over()) {  // no token is wanted
-      for (const auto& choice : request->choices) end(choice.get(), nullptr);
+      end_all(request, [](Sequence*) {});
     } else {
       waiting.insert(request->choices.front().get());
     }
@@ -168,14 +171,20 @@ void Engine::State::take_inbox() {
   for (const RequestId id : gone) {
     const auto found = requests.find(id);
     if (found == requests.end()) continue;
-    Request* request = found->second.get();
-    std::vector<Sequence*> choices;
-    for (const auto& choice : request->choices) choices.push_back(choice.get());
-    for (Sequence* sequence : choices) {  // the last of them takes the request with it
-      if (sequence->ended) continue;
-      sequence->choice.cancel();
-      end(sequence, nullptr);
-    }
+    end_all(found->second.get(), [](Sequence* sequence) { sequence->choice.cancel(); });
+  }
+}
+
+// Ends the choices that have not ended.
+template <class Before>
+void Engine::State::end_all(const Request* request, Before before_each) {
+  std::vector<Sequence*> choices;
+  for (const auto& choice : request->choices) {
+    if (!choice->ended) choices.push_back(choice.get());
+  }
+  for (Sequence* sequence : choices) {  // the last of them takes the request with it
+    before_each(sequence);
+    end(sequence, nullptr);
   }
 }
 
