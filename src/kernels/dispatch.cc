@@ -35,9 +35,13 @@ std::vector<const KernelSet*> detect() {
     sets.push_back(&avx2_kernels());
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+#if !defined(KVASIR_ONE_AVX512_SET)
       sets.push_back(&avx512_kernels());
+#endif
       if (__builtin_cpu_supports("avx512vnni")) {
+#if !defined(KVASIR_ONE_AVX512_SET)
         sets.push_back(&avx512vnni_kernels());
+#endif
         if (__builtin_cpu_supports("avx512bf16") && avx512bf16_is_as_defined()) {
           sets.push_back(&avx512bf16_kernels());
         }

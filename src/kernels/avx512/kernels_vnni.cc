@@ -1,5 +1,5 @@
 // The kernels for AVX-512 with VNNI.
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(KVASIR_ONE_AVX512_SET)
 
 // GCC 12: its AVX-512 headers pass on values that were never set, on purpose, and its warnings do not know.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -55,4 +55,4 @@ const KernelSet& avx512vnni_kernels() {
 
 #pragma GCC pop_options
 
-#endif  // defined(__x86_64__)
+#endif  // defined(__x86_64__) && !defined(KVASIR_ONE_AVX512_SET)
