@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <stop_token>
 #include <string>
@@ -111,7 +110,7 @@ struct EngineMetrics {
   PagedKvCache::Usage cache{};
 };
 
-// submit() and cancel() may be called by any thread at any time; step() and run() by one at a time.
+// submit() and cancel() may be called by any thread at any time; step(), wait() and run() by one at a time.
 class Engine {
  public:
   // Model and executor must outlive it. Error(kInvalidArgument) for options out of range; Error(kCapacity) if
@@ -132,7 +131,10 @@ class Engine {
 
   // One forward pass. False if there was nothing to do.
   bool step();
-  // Steps, and sleeps while there is nothing to do, until stop is requested.
+  // Sleeps until a request or a cancellation has come since the last call, or stop is requested. For who
+  // steps.
+  void wait(const std::stop_token& stop);
+  // Steps, and waits while there is nothing to do, until stop is requested.
   void run(const std::stop_token& stop);
 
   // Called at the end of each step; by the thread that steps.

@@ -41,7 +41,8 @@ class SequenceCache {
   virtual std::int64_t first_writable(std::int32_t sequence) const = 0;
   // Forward, after writing; or back, to forget. Error(kCapacity) if there is no room for so many.
   virtual void set_length(std::int32_t sequence, std::int64_t length) = 0;
-  virtual bool fits(const Config& config) const = 0;  // whether it was made for a model of this shape
+  virtual const Config& config() const = 0;  // of the model that it was made for
+  bool fits(const Config& config) const;     // whether that has this one's shape
   // For the kernels: one sequence in one layer.
   virtual kernels::KvView view(std::int32_t layer, std::int32_t sequence) = 0;
 };
@@ -85,7 +86,7 @@ class KvCache : public SequenceCache {
   std::int32_t batch() const;
   std::int64_t max_seq() const;
   KvType type() const;
-  bool fits(const Config& config) const override;
+  const Config& config() const override;
   kernels::KvView view(std::int32_t layer, std::int32_t sequence) override;
 
  private:

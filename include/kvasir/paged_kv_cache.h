@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string_view>
 
@@ -67,7 +66,7 @@ class PagedKvCache : public SequenceCache {
   std::int64_t capacity(std::int32_t sequence) const override;
   std::int64_t first_writable(std::int32_t sequence) const override;
   void set_length(std::int32_t sequence, std::int64_t length) override;
-  bool fits(const Config& config) const override;
+  const Config& config() const override;
   kernels::KvView view(std::int32_t layer, std::int32_t sequence) override;
   std::span<const std::int32_t> block_table(std::int32_t sequence) const;
 

@@ -107,22 +107,22 @@ class Mailbox {
     const std::lock_guard lock(mutex_);
     return left_ == 0 && tokens_.empty();
   }
-  bool has_news() const {
+  // Whether it is over, or else, unless that is what is asked, there is a token to take.
+  bool ready(bool until_over) const {
     const std::lock_guard lock(mutex_);
-    return left_ == 0 || !tokens_.empty();
+    return is_ready(until_over);
   }
-  void wait_for_news() const {
+  // Until it is ready, but not for long.
+  void wait(bool until_over) const {
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, kPatience, [&] { return left_ == 0 || !tokens_.empty(); });
-  }
-  void wait_until_over() const {
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, kPatience, [&] { return left_ == 0; });
+    changed_.wait_for(lock, kPatience, [&] { return is_ready(until_over); });
   }
   // Only when it is over: nothing changes any more.
   const std::vector<Answer>& answers() const { return answers_; }
 
  private:
+  bool is_ready(bool until_over) const { return left_ == 0 || (!until_over && !tokens_.empty()); }
+
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   std::deque<Token> tokens_;
@@ -140,33 +140,21 @@ class RunningEngine {
     wanted.on_token = [mailbox](std::int32_t choice, const GeneratedToken& token) {
       mailbox->put(choice, token);
     };
-    RequestId id = 0;
-    {
-      const std::lock_guard lock(mutex_);
-      if (!closed_.empty()) throw Error(ErrorKind::kRuntime, closed_);
-      const auto number = std::make_shared<RequestId>(0);
-      wanted.on_end = [this, mailbox, number](std::int32_t choice, const ChoiceResult& result,
-                                              const Error* error) {
-        if (!mailbox->end(choice, result, error)) return;
-        const std::lock_guard own_lock(mutex_);  // submit() may not have noted it yet
-        live_.erase(*number);
-      };
-      id = *number = engine_.submit(std::move(wanted));
-      live_.emplace(id, mailbox);
-      has_news_ = true;
-    }
-    news_.notify_all();
-    return id;
+    const std::lock_guard lock(mutex_);
+    if (!closed_.empty()) throw Error(ErrorKind::kRuntime, closed_);
+    const auto number = std::make_shared<RequestId>(0);
+    wanted.on_end = [this, mailbox, number](std::int32_t choice, const ChoiceResult& result,
+                                            const Error* error) {
+      if (!mailbox->end(choice, result, error)) return;
+      const std::lock_guard own_lock(mutex_);  // submit() may not have noted it yet
+      live_.erase(*number);
+    };
+    *number = engine_.submit(std::move(wanted));
+    live_.emplace(*number, mailbox);
+    return *number;
   }
 
-  void cancel(RequestId id) {
-    engine_.cancel(id);
-    {
-      const std::lock_guard lock(mutex_);
-      has_news_ = true;
-    }
-    news_.notify_all();
-  }
+  void cancel(RequestId id) { engine_.cancel(id); }
 
   bool step() {
     const std::lock_guard turn(model_->turn);
@@ -176,17 +164,14 @@ class RunningEngine {
   // Some time passes, in which the mailbox may get something: steps, if no thread does.
   void attend(const Mailbox& mailbox, bool until_over) {
     if (running_) {
-      if (until_over) {
-        mailbox.wait_until_over();
-      } else {
-        mailbox.wait_for_news();
-      }
+      mailbox.wait(until_over);
       return;
     }
     const std::lock_guard turn(model_->turn);
-    if (until_over ? mailbox.over() : mailbox.has_news()) return;  // others have stepped meanwhile
-    if (!step_in_turn() && !mailbox.has_news())
+    if (mailbox.ready(until_over)) return;  // others have stepped meanwhile
+    if (!step_in_turn() && !mailbox.ready(false)) {
       throw std::logic_error("a request is not over, but nothing runs");
+    }
   }
 
   void start() {
@@ -256,9 +241,7 @@ class RunningEngine {
       } catch (const std::exception&) {
         return;  // all requests know
       }
-      std::unique_lock lock(mutex_);
-      news_.wait(lock, stop, [&] { return has_news_; });
-      has_news_ = false;
+      engine_.wait(stop);
     }
   }
 
@@ -267,9 +250,7 @@ class RunningEngine {
   std::atomic<bool> running_ = false;
 
   mutable std::mutex mutex_;  // of what is here; taken inside the turn, never around it
-  std::condition_variable_any news_;
-  bool has_news_ = false;
-  std::string closed_;  // why nothing more can be submitted
+  std::string closed_;        // why nothing more can be submitted
   std::map<RequestId, std::shared_ptr<Mailbox>> live_;
   std::jthread thread_;  // last: ends before the rest does
 };

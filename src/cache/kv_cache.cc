@@ -25,6 +25,11 @@ std::vector<std::vector<bool>> cache_attention_mask(std::int64_t t_new, std::int
   return mask;
 }
 
+bool SequenceCache::fits(const Config& other) const {
+  return other.n_layer == config().n_layer && other.n_kv_head == config().n_kv_head &&
+         other.head_dim == config().head_dim;
+}
+
 struct KvCache::State {
   Config config;
   std::int32_t batch;
@@ -78,10 +83,7 @@ std::int32_t KvCache::batch() const { return state_->batch; }
 std::int64_t KvCache::max_seq() const { return state_->config.max_seq; }
 KvType KvCache::type() const { return state_->type; }
 
-bool KvCache::fits(const Config& config) const {
-  return config.n_layer == state_->config.n_layer && config.n_kv_head == state_->config.n_kv_head &&
-         config.head_dim == state_->config.head_dim;
-}
+const Config& KvCache::config() const { return state_->config; }
 
 std::int64_t KvCache::length(std::int32_t sequence) const {
   return state_->lengths.at(static_cast<std::size_t>(sequence));

@@ -288,10 +288,7 @@ void PagedKvCache::set_length(std::int32_t sequence, std::int64_t length) {
   state_->at(sequence).length = length;
 }
 
-bool PagedKvCache::fits(const Config& config) const {
-  return config.n_layer == state_->config.n_layer && config.n_kv_head == state_->config.n_kv_head &&
-         config.head_dim == state_->config.head_dim;
-}
+const Config& PagedKvCache::config() const { return state_->config; }
 
 kernels::KvView PagedKvCache::view(std::int32_t layer, std::int32_t number) {
   if (layer < 0 || layer >= state_->config.n_layer) {

@@ -64,11 +64,9 @@ Choice::Choice(const LanguageModel& model, const CompletionRequest& request, std
       sampler_(with_choice(request.sampling, index), model.model().config().vocab_size),
       stream_(model.tokenizer(), request.stop),
       going_(token_budget > 0) {
-  // So that most answers grow without allocating: a token has about four bytes of text.
-  constexpr std::int64_t kTokens = 1024;
-  const auto tokens = static_cast<std::size_t>(std::min(token_budget, kTokens));
-  result_.tokens.reserve(tokens);
-  result_.text.reserve(4 * tokens);
+  constexpr std::size_t kTextBytes = 4;  // of a token, about
+  result_.tokens.reserve(first_room(token_budget));
+  result_.text.reserve(kTextBytes * first_room(token_budget));
 }
 
 // Draws the next token into `token_` and the result.

@@ -2,6 +2,8 @@
 #ifndef KVASIR_ENGINE_CHOICE_H_
 #define KVASIR_ENGINE_CHOICE_H_
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -33,6 +35,11 @@ class TextStream {
   StopMatcher matcher_;
   std::vector<std::string> stops_;
 };
+
+// For how many tokens of an answer there is room from the beginning, so that most grow without allocating.
+inline std::size_t first_room(std::int64_t token_budget) {
+  return static_cast<std::size_t>(std::min<std::int64_t>(token_budget, 1024));
+}
 
 class Choice {
  public:

@@ -8,20 +8,18 @@
 #include <exception>
 #include <mutex>
 #include <stdexcept>
-#include <tuple>
 #include <unordered_map>
 #include <utility>
 
 #include "base/thread_pool.h"
 #include "engine/choice.h"
+#include "engine/measure.h"
 #include "engine/queue.h"
 
 namespace kvasir {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
 void check_options(const EngineOptions& options) {
   const auto refuse = [](const std::string& message) { throw Error(ErrorKind::kInvalidArgument, message); };
@@ -107,6 +105,7 @@ struct Engine::State {
   std::condition_variable_any arrived;
   std::vector<std::unique_ptr<Request>> inbox;
   std::vector<RequestId> cancelled;
+  bool has_news = false;  // since the last wait()
   RequestId next_id = 1;
   std::int64_t new_requests = 0;  // that wait to run for the first time
   EngineMetrics published;
@@ -444,8 +443,8 @@ void Engine::State::end(Sequence* sequence, const Error* error) {
   result.drafted = sequence->drafted;
   result.accepted = sequence->accepted;
   if (!result.tokens.empty()) {
-    result.prefill_seconds = seconds(sequence->drew_first - sequence->started);
-    result.decode_seconds = seconds(Clock::now() - sequence->drew_first);
+    result.prefill_seconds = seconds_between(sequence->started, sequence->drew_first);
+    result.decode_seconds = seconds_since(sequence->drew_first);
   }
   if (request.wanted.on_end) request.wanted.on_end(sequence->index, result, error);
   if (--request.left > 0) return;
@@ -510,6 +509,7 @@ RequestId Engine::submit(EngineRequest wanted) {
     ++state_->new_requests;
     id = request->id = state_->next_id++;
     state_->inbox.push_back(std::move(request));
+    state_->has_news = true;
   }
   state_->arrived.notify_all();
   return id;
@@ -519,6 +519,7 @@ void Engine::cancel(RequestId request) {
   {
     const std::lock_guard lock(state_->mutex);
     state_->cancelled.push_back(request);
+    state_->has_news = true;
   }
   state_->arrived.notify_all();
 }
@@ -550,18 +551,23 @@ bool Engine::step() {
 #ifndef NDEBUG
   s.cache.check();
 #endif
-  s.metrics.schedule_seconds += seconds(scheduled - start);
-  s.metrics.forward_seconds += seconds(forwarded - scheduled);
-  s.metrics.draw_seconds += seconds(drawn - forwarded);
+  s.metrics.schedule_seconds += seconds_between(start, scheduled);
+  s.metrics.forward_seconds += seconds_between(scheduled, forwarded);
+  s.metrics.draw_seconds += seconds_between(forwarded, drawn);
   s.publish_metrics();
   return true;
 }
 
+void Engine::wait(const std::stop_token& stop) {
+  std::unique_lock lock(state_->mutex);
+  // Not whether the inbox holds something: another thread's step may have taken it out.
+  state_->arrived.wait(lock, stop, [&] { return state_->has_news; });
+  state_->has_news = false;
+}
+
 void Engine::run(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
-    if (step()) continue;
-    std::unique_lock lock(state_->mutex);
-    state_->arrived.wait(lock, stop, [&] { return !state_->inbox.empty() || !state_->cancelled.empty(); });
+    if (!step()) wait(stop);
   }
 }
 

@@ -8,16 +8,13 @@
 #include <utility>
 
 #include "engine/choice.h"
+#include "engine/measure.h"
 #include "kvasir/error.h"
 
 namespace kvasir {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 std::int64_t context_of(const GenerateRequest& request, std::int64_t model_context) {
   const std::int64_t context = request.context == 0 ? model_context : request.context;

@@ -53,8 +53,7 @@ inline Sequence::Sequence(const LanguageModel& model, Request& of, std::int64_t 
       index(i),
       choice(model, of.wanted, token_budget, static_cast<std::uint32_t>(i)),
       tokens(of.wanted.prompt) {
-  constexpr std::int64_t kTokens = 1024;  // so that most answers grow without allocating
-  tokens.reserve(tokens.size() + static_cast<std::size_t>(std::min(token_budget, kTokens)));
+  tokens.reserve(tokens.size() + first_room(token_budget));
 }
 
 // Who comes first.

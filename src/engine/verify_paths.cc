@@ -170,9 +170,7 @@ void batch_of_prompts(PathDriver& driver, Indices some) {
 // Cuts all prompts at once: in pass number `step`, prompt i of n, standing at position `at`, takes as many
 // tokens as `take` says, 0 to wait. Sequences lie in the cache in reverse order.
 template <class Take>
-void batch(PathDriver& driver, Indices some, const Take& take) {
-  const std::vector<std::size_t> prompts = at_least_two(some);
-  driver.new_cache(prompts.size(), longest(driver, prompts));
+void run_batch(PathDriver& driver, Indices prompts, const Take& take) {
   std::vector<std::int64_t> at(prompts.size(), 0);
   std::vector<PathDriver::Piece> pieces;
   for (std::size_t step = 0, done = 0; done < prompts.size(); ++step) {
@@ -186,6 +184,13 @@ void batch(PathDriver& driver, Indices some, const Take& take) {
     }
     if (!pieces.empty()) driver.forward(pieces);
   }
+}
+
+template <class Take>
+void batch(PathDriver& driver, Indices some, const Take& take) {
+  const std::vector<std::size_t> prompts = at_least_two(some);
+  driver.new_cache(prompts.size(), longest(driver, prompts));
+  run_batch(driver, prompts, take);
 }
 
 void batch_of_tokens(PathDriver& driver, Indices prompts) {
@@ -244,15 +249,7 @@ void paged(PathDriver& driver, Indices some) {
   PagedKvCache& cache =
       driver.new_paged_cache(prompts.size(), std::ssize(prompts) * blocks_of_longest(driver, prompts));
   for (std::size_t i = 0; i < prompts.size(); ++i) cache.open({});
-  std::vector<PathDriver::Piece> pieces;
-  for (std::int64_t at = 0; at < longest(driver, prompts); at += 5) {
-    pieces.clear();
-    for (std::size_t i = 0; i < prompts.size(); ++i) {
-      const std::int64_t end = std::min(at + 5, driver.length(prompts[i]));
-      if (at < end) pieces.push_back({prompts[i], at, end, static_cast<std::int32_t>(i)});
-    }
-    driver.forward(pieces);
-  }
+  run_batch(driver, prompts, [](std::size_t, std::size_t, std::int64_t) -> std::int64_t { return 5; });
 }
 
 // Half of each prompt, then two that share it: one goes astray, the other must not notice.

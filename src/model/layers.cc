@@ -30,11 +30,14 @@ std::size_t elements(std::int64_t rows, std::int64_t columns) {
   return static_cast<std::size_t>(rows) * static_cast<std::size_t>(columns);
 }
 
+// Floats in cache lines of their own.
+std::size_t whole_lines(std::size_t floats) { return (floats + 15) / 16 * 16; }
+
 // Memory for each thread by itself.
 class ThreadScratch {
  public:
   ThreadScratch(Executor& executor, std::size_t floats)
-      : size_((floats + 15) / 16 * 16),  // cache lines of their own
+      : size_(whole_lines(floats)),
         all_(executor.buffer(Executor::Buffer::kAttentionScratch,
                              size_ * static_cast<std::size_t>(executor.threads()))) {}
   float* mine() const { return all_ + size_ * static_cast<std::size_t>(ThreadPool::worker()); }
@@ -251,7 +254,7 @@ void Attention::attend(const ForwardPass& pass, const float* q, float* out) cons
   std::size_t most_sums = 0, most_scratch = 0;
   for (const RowTile& tile : tiles) {
     const kernels::AttentionQuery query = query_of(tile, 0);
-    most_sums = std::max(most_sums, (span_sums_size(query) + 15) / 16 * 16);
+    most_sums = std::max(most_sums, whole_lines(span_sums_size(query)));
     most_scratch = std::max(most_scratch, kernels::attention_scratch(query));
   }
   if (!share_spans) {
