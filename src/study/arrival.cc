@@ -49,7 +49,7 @@ EngineOptions engine_options(const ArrivalStudyOptions& options, Schedule schedu
   engine.kv_type = options.kv_type;
   engine.share_prefixes = false;
   engine.max_running = static_cast<std::int32_t>(options.most_running);
-  engine.max_waiting = static_cast<std::int64_t>(arrivals);
+  engine.max_waiting = std::max<std::int64_t>(static_cast<std::int64_t>(arrivals), 1);
   const bool chunked = schedule == Schedule::kChunked;
   const std::int64_t whole = options.most_running * options.prompt;
   engine.step_tokens = options.most_running + (chunked ? std::min(options.chunk, whole) : whole);

@@ -162,12 +162,19 @@ def test_plot_of_nothing_else_is_refused(tmp_path):
 
 @pytest.mark.parametrize(("environment", "words"), [
     ({"KVASIR_PYTHON": "/nonexistent/python"}, ["/nonexistent/python", "No such file"]),
-    ({**PLOTTER, "PYTHONPATH": "/nonexistent"}, ["kvasir.plots failed", "KVASIR_PYTHON"]),
     ({"KVASIR_PYTHON": "false"}, ["false -m kvasir.plots failed"]),
 ])
 def test_plotter_that_cannot_run_is_told_before_anything_is_measured(tmp_path, environment, words):
     message = error(1, "study", "cache", "--plot", tmp_path / "a.png", env=environment)
     assert all(word in message for word in ["--plot: ", *words]), message
+
+
+def test_plotter_without_the_package_is_told_before_anything_is_measured(tmp_path):
+    python = tmp_path / "python"  # one that sees no packages, whether kvasir is installed here or not
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "$@"\n')
+    python.chmod(0o755)
+    message = error(1, "study", "cache", "--plot", tmp_path / "a.png", env={"KVASIR_PYTHON": str(python)})
+    assert all(word in message for word in ["--plot: ", "kvasir.plots failed", "KVASIR_PYTHON"]), message
 
 
 def test_csv_that_cannot_be_written_is_told_before_anything_is_measured(tmp_path):
