@@ -91,11 +91,15 @@ def nothing_done():
 
 
 def check_refused(path, words, *arguments):
-    result, seconds, mebibytes = measured(*arguments, "-m", path)
-    message = the_error(result, 1)
-    assert str(path) in message and words in message
     least_seconds, least_mebibytes = nothing_done()
-    assert seconds < least_seconds + 0.1 and mebibytes < least_mebibytes + 32
+    for _ in range(3):  # other programs make single runs slow at times
+        result, seconds, mebibytes = measured(*arguments, "-m", path)
+        message = the_error(result, 1)
+        assert str(path) in message and words in message
+        assert mebibytes < least_mebibytes + 32
+        if seconds < least_seconds + 0.1:
+            return
+    assert seconds < least_seconds + 0.1
 
 
 @pytest.mark.parametrize("name", MALFORMED)
