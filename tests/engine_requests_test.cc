@@ -1,4 +1,4 @@
-// The engine's requests: sharing, scheduling, speculation, cancellation, errors and threads, the field's
+// The engine's requests: sharing, scheduling, cancellation, errors and threads, the field's
 // cases among them.
 #include <gtest/gtest.h>
 
@@ -331,79 +331,6 @@ TEST(Engine, NoMoreWaitThanMay) {
   watched.run();
   for (int i = 0; i < 2; ++i) watched.submit(wanted);
   watched.run();
-}
-
-// ---- Speculation
-
-// Prompts that repeat themselves, and answers that do.
-EngineRequest repetitive(std::mt19937& random, std::int64_t max_tokens, double temperature) {
-  const Tokens part = random_tokens(random, 3 + random() % 6);
-  Tokens prompt;
-  while (prompt.size() < 40) prompt.insert(prompt.end(), part.begin(), part.end());
-  EngineRequest wanted = request(prompt, max_tokens, temperature);
-  wanted.speculation = Speculation::kNgram;
-  return wanted;
-}
-
-// S19
-TEST(Engine, GuessesChangeNothingButTheTime) {
-  std::mt19937 random(17);
-  std::int64_t drafted = 0, accepted = 0;
-  for (int i = 0; i < 60; ++i) {
-    EngineRequest wanted = repetitive(random, 1 + random() % 64, i % 2 == 0 ? 0.0 : 0.8);
-    wanted.sampling.seed = random();
-    wanted.logprobs = 2;
-    if (i % 3 == 0) wanted.sampling.presence_penalty = 0.3;
-    if (i % 4 == 0) wanted.sampling.logit_bias = {{3, 2.0}, {4, -1.0}};
-    if (i % 5 == 0) wanted.stop = {"ab", "x"};
-    if (i % 6 == 0) wanted.ignore_eos = false;
-    if (i % 7 == 0) wanted.n = 3;
-    Watched watched({.kv_blocks = 20 + i});
-    watched.submit(wanted);
-    watched.submit(repetitive(random, 30, 0.0));
-    watched.run();
-    watched.expect_as_alone(0, wanted);
-    drafted += watched.engine().metrics().drafted;
-    accepted += watched.engine().metrics().accepted;
-    ASSERT_FALSE(::testing::Test::HasFailure()) << "request " << i;
-  }
-  EXPECT_GT(drafted, 500);
-  EXPECT_GT(accepted, 100);
-  EXPECT_LT(accepted, drafted);
-}
-
-TEST(Engine, RightGuessesSaveSteps) {
-  // With a bias that leaves two tokens, a greedy answer soon repeats itself.
-  EngineRequest wanted = request(Tokens(20, 3), 100);
-  for (TokenId id = 0; id < 32; ++id) wanted.sampling.logit_bias.emplace_back(id, id < 1 ? 100.0 : 0.0);
-  Watched plain, guessing;
-  plain.submit(wanted);
-  plain.run();
-  wanted.speculation = Speculation::kNgram;
-  guessing.submit(wanted);
-  guessing.run();
-  guessing.expect_as_alone(0, wanted);
-  EXPECT_EQ(plain.engine().metrics().steps, 100);
-  EXPECT_LT(guessing.engine().metrics().steps, 20);
-  EXPECT_GT(guessing.result(0).accepted, 80);
-}
-
-TEST(Engine, GuessesTakeNothingFromOthers) {
-  std::mt19937 random(18);
-  Watched watched({.kv_blocks = 40, .max_running = 4, .step_tokens = 6});
-  std::vector<EngineRequest> all;
-  for (int i = 0; i < 4; ++i) {
-    all.push_back(repetitive(random, 30, 0.0));
-    watched.submit(all.back());
-  }
-  watched.run();
-  for (const StepReport& report : watched.reports) {
-    std::int64_t tokens = 0;
-    for (const StepReport::Part& part : report.parts) tokens += part.tokens;
-    EXPECT_LE(tokens, 6);
-  }
-  for (std::size_t i = 0; i < 4; ++i) watched.expect_as_alone(i, all[i]);
-  EXPECT_EQ(watched.engine().metrics().preemptions, 0);
 }
 
 // ---- Cancellation, errors

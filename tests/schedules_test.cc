@@ -84,6 +84,7 @@ TEST(RandomSchedules, GiveOneHash) {
     options.kv_blocks = 8 + below(below(2) == 0 ? 6 : 40);
     options.share_prefixes = below(4) != 0;
     options.shuffle_blocks = random();
+    options.draft_model = &testing::toy_draft();
     Watched watched(options, 1 + static_cast<int>(below(2)));
 
     // The wanted ones in any order, others between them that are cancelled at any time.
@@ -104,7 +105,7 @@ TEST(RandomSchedules, GiveOneHash) {
       }
       EngineRequest one = wanted[i];
       one.priority = static_cast<std::int32_t>(below(3));
-      if (below(2) == 0) one.speculation = Speculation::kNgram;
+      one.speculation = static_cast<Speculation>(below(3));
       watched.submit(one);
       number_of[i] = submitted++;
       for (std::int64_t steps = below(3) == 0 ? below(12) : 0; steps > 0; --steps) {

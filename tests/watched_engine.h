@@ -31,16 +31,49 @@ inline Executor& executor(int threads) {
   return threads == 1 ? one : two;
 }
 
+inline LanguageModel load(const ToyFile& file) {
+  const std::string path = file.write();
+  LanguageModel loaded = LanguageModel::load(path, Activations::kDefault, executor(1));
+  std::remove(path.c_str());
+  return loaded;
+}
+
 // A context of 256 positions, 16 blocks.
+inline ToyFile toy_model_file() {
+  ToyFile file = toy_file(TensorType::kQ8_0);
+  file.numbers["llama.context_length"] = 256;
+  return file;
+}
 inline const LanguageModel& toy_model() {
-  static const LanguageModel model = [] {
-    testing::ToyFile file = testing::toy_file(TensorType::kQ8_0);
-    file.numbers["llama.context_length"] = 256;
-    const std::string path = file.write();
-    LanguageModel loaded = LanguageModel::load(path, Activations::kDefault, executor(1));
-    std::remove(path.c_str());
-    return loaded;
-  }();
+  static const LanguageModel model = load(toy_model_file());
+  return model;
+}
+
+// Of the toy model's first layer, and the first 64 of its feed-forward's 512 inner values: guesses of it are
+// right at times.
+inline ToyFile toy_draft_file() {
+  constexpr std::uint64_t kInner = 64, kBlockValues = 32, kBlockBytes = 34;
+  ToyFile file = toy_model_file();
+  file.numbers["llama.block_count"] = 1;
+  file.numbers["llama.feed_forward_length"] = kInner;
+  std::erase_if(file.tensors, [](const auto& tensor) { return tensor.first.starts_with("blk.1."); });
+  for (const char* name : {"blk.0.ffn_gate.weight", "blk.0.ffn_up.weight"}) {
+    Stored& matrix = file.tensors.at(name);
+    matrix.shape = {kInner, kWidth};
+    matrix.data.resize(kInner * kWidth / kBlockValues * kBlockBytes);
+  }
+  Stored& down = file.tensors.at("blk.0.ffn_down.weight");
+  const std::vector<std::byte> all = std::exchange(down.data, {});
+  down.shape = {kWidth, kInner};
+  for (std::uint64_t row = 0; row < kWidth; ++row) {
+    const auto begin =
+        all.begin() + static_cast<std::ptrdiff_t>(row * kFeedForward / kBlockValues * kBlockBytes);
+    down.data.insert(down.data.end(), begin, begin + kInner / kBlockValues * kBlockBytes);
+  }
+  return file;
+}
+inline const LanguageModel& toy_draft() {
+  static const LanguageModel model = load(toy_draft_file());
   return model;
 }
 

@@ -24,14 +24,18 @@
 namespace kvasir {
 
 struct EngineOptions {
-  std::size_t kv_bytes = std::size_t{1} << 30;  // for keys and values; the pool has as many blocks as fit
-  std::int64_t kv_blocks = 0;                   // the number of blocks instead, if not 0
+  // For keys and values, a draft model's too; the pool has as many blocks as fit.
+  std::size_t kv_bytes = std::size_t{1} << 30;
+  std::int64_t kv_blocks = 0;  // the number of blocks instead, if not 0
   KvType kv_type = KvType::kF16;
   bool share_prefixes = true;
   std::int32_t max_running = 64;     // sequences in one step
   std::int64_t max_waiting = 1024;   // requests that wait to run for the first time
   std::int64_t step_tokens = 512;    // in one step, of all sequences; at least max_running
   std::uint64_t shuffle_blocks = 0;  // see PagedKvCacheOptions::shuffle
+  // A smaller model with the same vocabulary, for requests with Speculation::kDraftModel; must outlive the
+  // engine.
+  const LanguageModel* draft_model = nullptr;
 };
 
 using RequestId = std::uint64_t;
@@ -40,7 +44,8 @@ using RequestId = std::uint64_t;
 // have been drawn, so that nothing but the time changes.
 enum class Speculation {
   kNone,
-  kNgram,  // what followed the last time the text stood as it does now (prompt lookup, Saxena 2023)
+  kNgram,       // what followed the last time the text stood as it does now (prompt lookup, Saxena 2023)
+  kDraftModel,  // what a smaller model draws, with the same noise (Leviathan et al. 2023)
 };
 
 // One answer of an engine.
@@ -106,24 +111,25 @@ struct EngineMetrics {
   std::int64_t generated_tokens = 0;
   std::int64_t preemptions = 0;
   std::int64_t drafted = 0, accepted = 0;
-  double schedule_seconds = 0.0, forward_seconds = 0.0, draw_seconds = 0.0;  // of all steps
+  double schedule_seconds = 0.0, draft_seconds = 0.0, forward_seconds = 0.0,
+         draw_seconds = 0.0;  // of all steps
   PagedKvCache::Usage cache{};
 };
 
 // submit() and cancel() may be called by any thread at any time; step(), wait() and run() by one at a time.
 class Engine {
  public:
-  // Model and executor must outlive it. Error(kInvalidArgument) for options out of range; Error(kCapacity) if
-  // kv_bytes holds no block.
+  // Model and executor must outlive it. Error(kInvalidArgument) for options out of range, and for a draft
+  // model with another vocabulary; Error(kCapacity) if kv_bytes holds no block.
   Engine(const LanguageModel& model, Executor& executor, const EngineOptions& options);
   // What is not over by then ends without a callback.
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Error(kInvalidArgument): parameters out of range. Error(kCapacity): the prompt leaves no room for a token
-  // in the context, which is the model's or that of the whole pool, with both numbers. Error(kBusy): too many
-  // wait.
+  // Error(kInvalidArgument): parameters out of range, or a draft model's guesses are wanted and there is
+  // none. Error(kCapacity): the prompt leaves no room for a token in the context, which is the model's or
+  // that of the whole pool, with both numbers. Error(kBusy): too many wait.
   RequestId submit(EngineRequest request);
   // Takes effect at the next step: its choices end there with FinishReason::kCancelled. Nothing if it is
   // over.

@@ -108,6 +108,17 @@ const GeneratedToken& Choice::accept(std::span<const float> logits) {
   return token_;
 }
 
+std::optional<TokenId> Choice::guess(std::span<const float> logits, std::span<const TokenId> draft) {
+  guessed_output_.assign(result_.tokens.begin(), result_.tokens.end());
+  guessed_output_.insert(guessed_output_.end(), draft.begin(), draft.end());
+  try {
+    return sampler_.sample(logits, request_.prompt, guessed_output_,
+                           request_.prompt.size() + guessed_output_.size());
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 void Choice::cancel() {
   if (!going_) return;
   result_.finish_reason = FinishReason::kCancelled;

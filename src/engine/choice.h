@@ -51,6 +51,9 @@ class Choice {
   // Draws the next token from the logits [vocab_size] of the last position. Error(kRuntime) if they are not
   // finite: it is over then.
   const GeneratedToken& accept(std::span<const float> logits);
+  // What would be drawn from these logits if `draft` had been drawn until then; nullopt if they are not
+  // finite.
+  std::optional<TokenId> guess(std::span<const float> logits, std::span<const TokenId> draft);
   // Nothing more is generated. Unless it was over already, the finish reason is kCancelled.
   void cancel();
 
@@ -73,6 +76,7 @@ class Choice {
   SamplerTrace trace_;
   GeneratedToken token_{};
   GenerateResult result_;
+  std::vector<TokenId> guessed_output_;  // scratch of guess()
   bool going_;
 };
 

@@ -13,7 +13,10 @@
 
 #include "base/thread_pool.h"
 #include "engine/choice.h"
+#include "engine/draft_length.h"
+#include "engine/draft_model.h"
 #include "engine/measure.h"
+#include "engine/ngram_draft.h"
 #include "engine/queue.h"
 
 namespace kvasir {
@@ -37,7 +40,10 @@ void check_options(const EngineOptions& options) {
 }
 
 PagedKvCacheOptions cache_options(const Config& config, const EngineOptions& options) {
-  const std::size_t block = PagedKvCache::block_bytes(config, options.kv_type);
+  std::size_t block = PagedKvCache::block_bytes(config, options.kv_type);
+  if (options.draft_model != nullptr) {  // its cache has as many blocks
+    block += PagedKvCache::block_bytes(options.draft_model->model().config(), options.kv_type);
+  }
   const auto fitting = static_cast<std::int64_t>(options.kv_bytes / block);
   if (options.kv_blocks == 0 && fitting < 1) {
     throw Error(ErrorKind::kCapacity, fmt::format("kv_bytes is {}, but one block of {} positions takes {}",
@@ -59,7 +65,11 @@ struct Engine::State {
         options((check_options(engine_options), engine_options)),
         cache(model.model().config(), cache_options(model.model().config(), options)),
         context(std::min<std::int64_t>(model.model().config().max_seq,
-                                       cache.usage().blocks * PagedKvCache::kBlockPositions)) {}
+                                       cache.usage().blocks * PagedKvCache::kBlockPositions)) {
+    if (options.draft_model == nullptr) return;
+    draft_model.emplace(*options.draft_model, model, executor,
+                        cache_options(model.model().config(), options));
+  }
 
   // ---- Between the threads
   std::unique_ptr<Request> make_request(EngineRequest wanted);
@@ -71,7 +81,6 @@ struct Engine::State {
   // ---- Scheduling
   void schedule();
   void plan(Sequence* sequence, std::int64_t end);
-  void plan_drafts();
   bool make_room(Sequence* sequence, std::int64_t end);
   void preempt(Sequence* sequence);
   void admit();
@@ -80,6 +89,8 @@ struct Engine::State {
   std::int64_t left_to_compute(const Sequence* sequence) const {
     return std::ssize(sequence->tokens) - cache.length(sequence->slot);
   }
+
+  void make_drafts();
 
   // ---- After the forward pass
   void forward();
@@ -120,6 +131,8 @@ struct Engine::State {
   };
   std::vector<Planned> planned;
   std::int64_t planned_tokens = 0;
+  std::optional<DraftModel> draft_model;
+  std::vector<DraftModel::Wish> wishes;
   std::vector<Run> runs;
   std::vector<float> logits;
   struct Drawing {
@@ -138,6 +151,10 @@ struct Engine::State {
 std::unique_ptr<Request> Engine::State::make_request(EngineRequest wanted) {
   if (wanted.n < 1 || wanted.n > 128) {
     throw Error(ErrorKind::kInvalidArgument, fmt::format("n is {}, must be 1 to 128", wanted.n));
+  }
+  if (wanted.speculation == Speculation::kDraftModel && !draft_model) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "guesses of a draft model are wanted, but the engine has no draft model");
   }
   const std::int64_t budget = token_budget(wanted, context, model.model().config().vocab_size);
   auto request = std::make_unique<Request>(0, std::move(wanted));
@@ -212,7 +229,6 @@ void Engine::State::schedule() {
     }
   }
   admit();
-  plan_drafts();
 }
 
 void Engine::State::plan(Sequence* sequence, std::int64_t end) {
@@ -220,30 +236,6 @@ void Engine::State::plan(Sequence* sequence, std::int64_t end) {
   sequence->draft.clear();
   planned.push_back({sequence, begin, end, end == std::ssize(sequence->tokens) ? 1 : 0});
   planned_tokens += end - begin;
-}
-
-// Guesses take what the step has left, and no blocks from others.
-void Engine::State::plan_drafts() {
-  for (Planned& one : planned) {
-    Sequence* sequence = one.sequence;
-    if (sequence->request->wanted.speculation == Speculation::kNone || one.end - one.begin != 1 ||
-        one.logits == 0) {
-      continue;
-    }
-    const std::int64_t most = std::min({sequence->draft_length.next(), options.step_tokens - planned_tokens,
-                                        sequence->choice.tokens_left() - 1});
-    if (most < 1) continue;
-    std::vector<TokenId>& draft = sequence->draft;
-    ngram_draft(sequence->tokens, most, draft);
-    if (draft.empty()) continue;
-    if (!cache.reserve(sequence->slot, one.end + std::ssize(draft))) {
-      draft.clear();
-      continue;
-    }
-    one.end += std::ssize(draft);
-    one.logits += std::ssize(draft);
-    planned_tokens += std::ssize(draft);
-  }
 }
 
 // Blocks for the sequence up to `end`, from those of later ones if the pool has no more. False if there are
@@ -306,6 +298,40 @@ void Engine::State::no_longer_new(Request& request) {
   if (!std::exchange(request.counted_new, false)) return;
   const std::lock_guard lock(mutex);
   --new_requests;
+}
+
+// Guesses take what the step has left, and no blocks from others.
+void Engine::State::make_drafts() {
+  const auto draws = std::ranges::count_if(planned, [](const Planned& one) { return one.logits > 0; });
+  std::int64_t left = options.step_tokens - planned_tokens;
+  wishes.clear();
+  for (const Planned& one : planned) {
+    Sequence* sequence = one.sequence;
+    const Speculation speculation = sequence->request->wanted.speculation;
+    if (speculation == Speculation::kNone || one.end - one.begin != 1 || one.logits == 0) continue;
+    const bool by_model = speculation == Speculation::kDraftModel;
+    const double cost = guess_cost(draws) + (by_model ? draft_model->cost() : 0.0);
+    const std::int64_t most =
+        std::min({sequence->draft_length.next(cost), left, sequence->choice.tokens_left() - 1});
+    if (most < 1) continue;
+    left -= most;
+    if (by_model) {
+      wishes.push_back({sequence, most});
+    } else {
+      ngram_draft(sequence->tokens, most, sequence->draft);
+    }
+  }
+  if (!wishes.empty()) draft_model->draft(wishes, options.step_tokens);
+  for (Planned& one : planned) {
+    std::vector<TokenId>& draft = one.sequence->draft;
+    if (!draft.empty() && !cache.reserve(one.sequence->slot, one.end + std::ssize(draft))) {
+      draft.clear();
+      if (draft_model) draft_model->keep(one.sequence, one.end);
+    }
+    one.end += std::ssize(draft);
+    one.logits += std::ssize(draft);
+    planned_tokens += std::ssize(draft);
+  }
 }
 
 // ---- After the forward pass
@@ -413,6 +439,7 @@ void Engine::State::hand_out(Drawing& drawing, Clock::time_point now) {
 void Engine::State::note_draft(Sequence* sequence, std::int64_t known, std::int64_t accepted) {
   const std::int64_t drafted = std::ssize(sequence->draft);
   cache.set_length(sequence->slot, known + accepted);
+  if (draft_model) draft_model->keep(sequence, known + accepted);
   cache.publish(sequence->slot, sequence->tokens);
   sequence->draft_length.note(drafted, accepted);
   sequence->drafted += drafted;
@@ -422,6 +449,7 @@ void Engine::State::note_draft(Sequence* sequence, std::int64_t known, std::int6
 }
 
 void Engine::State::leave_cache(Sequence* sequence) {
+  if (draft_model) draft_model->leave(sequence);
   cache.close(sequence->slot);
   sequence->slot = kNotOpen;
   running.remove(sequence);
@@ -541,6 +569,8 @@ bool Engine::step() {
   }
   ++s.metrics.steps;
   const Clock::time_point scheduled = Clock::now();
+  s.make_drafts();
+  const Clock::time_point drafted = Clock::now();
   s.forward();
   if (s.observer) s.note_parts();
   const Clock::time_point forwarded = Clock::now();
@@ -550,9 +580,11 @@ bool Engine::step() {
   s.report();
 #ifndef NDEBUG
   s.cache.check();
+  if (s.draft_model) s.draft_model->check();
 #endif
   s.metrics.schedule_seconds += seconds_between(start, scheduled);
-  s.metrics.forward_seconds += seconds_between(scheduled, forwarded);
+  s.metrics.draft_seconds += seconds_between(scheduled, drafted);
+  s.metrics.forward_seconds += seconds_between(drafted, forwarded);
   s.metrics.draw_seconds += seconds_between(forwarded, drawn);
   s.publish_metrics();
   return true;

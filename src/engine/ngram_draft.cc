@@ -19,15 +19,4 @@ void ngram_draft(std::span<const TokenId> tokens, std::int64_t count, std::vecto
   }
 }
 
-void DraftLength::note(std::int64_t drafted, std::int64_t accepted) {
-  if (drafted == 0) return;
-  constexpr double kWeight = 0.2;  // of the newest; the others together 0.8
-  // A guess costs about a fifth of a token that is computed alone, with the weights at hand.
-  constexpr double kWorthwhile = 0.15;
-  accepted_share_ +=
-      kWeight * (static_cast<double>(accepted) / static_cast<double>(drafted) - accepted_share_);
-  off_ = accepted_share_ < kWorthwhile;
-  length_ = accepted == drafted ? std::min(2 * length_, kMost) : std::max<std::int64_t>(length_ / 2, 1);
-}
-
 }  // namespace kvasir

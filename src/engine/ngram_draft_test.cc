@@ -31,20 +31,5 @@ TEST(NgramDraft, ThereMayBeNone) {
   EXPECT_EQ(draft({1, 2, 3, 1, 2}, 0), Tokens{});
 }
 
-TEST(DraftLength, GrowsWithRightGuessesAndEndsWithWrongOnes) {
-  DraftLength length;
-  EXPECT_EQ(length.next(), 4);
-  length.note(4, 4);
-  EXPECT_EQ(length.next(), 8);
-  for (int i = 0; i < 5; ++i) length.note(length.next(), length.next());
-  EXPECT_EQ(length.next(), 16);
-  length.note(16, 15);
-  EXPECT_EQ(length.next(), 8);
-  length.note(0, 0);
-  EXPECT_EQ(length.next(), 8);
-  for (int i = 0; i < 12; ++i) length.note(length.next(), 0);
-  EXPECT_EQ(length.next(), 0);
-}
-
 }  // namespace
 }  // namespace kvasir

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "engine/choice.h"
-#include "engine/ngram_draft.h"
+#include "engine/draft_length.h"
 #include "kvasir/engine.h"
 
 namespace kvasir {
@@ -34,7 +34,8 @@ struct Sequence {
   bool has_run = false;
   std::int64_t cached_tokens = 0, preemptions = 0, drafted = 0, accepted = 0;  // see ChoiceResult
   DraftLength draft_length;
-  std::vector<TokenId> draft;  // of this step
+  std::vector<TokenId> draft;          // of this step
+  std::int32_t draft_slot = kNotOpen;  // in the draft model's cache
   std::chrono::steady_clock::time_point started, drew_first;
 };
 

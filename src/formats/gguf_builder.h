@@ -2,6 +2,7 @@
 #ifndef KVASIR_FORMATS_GGUF_BUILDER_H_
 #define KVASIR_FORMATS_GGUF_BUILDER_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <fstream>
@@ -27,7 +28,9 @@ class GgufBytes {
     return raw(std::as_bytes(std::span(text.data(), text.size())));
   }
   GgufBytes& raw(std::span<const std::byte> bytes) {
-    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+    const std::size_t end = bytes_.size();
+    bytes_.resize(end + bytes.size());  // g++ 12 warns of insert() for no reason
+    std::copy(bytes.begin(), bytes.end(), bytes_.begin() + static_cast<std::ptrdiff_t>(end));
     return *this;
   }
   GgufBytes& pad_to_multiple_of(std::size_t alignment) {
