@@ -5,11 +5,13 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <iostream>
 #include <memory>
 
 #include "command.h"
+#include "completer.h"
 #include "interrupt.h"
 #include "kvasir/error.h"
 #include "kvasir/generate.h"
@@ -21,7 +23,9 @@ struct Options {
   ModelOptions model;
   RunCliOptions run;
   SamplingOptions sampling;
+  SpeculationOptions speculation;
   std::string system;
+  bool stats = false;
 };
 
 // One line from the user, edited on a terminal; nullopt at the end of the input.
@@ -39,12 +43,13 @@ std::optional<std::string> read_line() {
 
 class Conversation {
  public:
-  Conversation(const std::string& system, GenerateRequest request, const LanguageModel& model,
-               Executor& executor)
-      : system_(system),
+  Conversation(const Options& options, GenerateRequest request, const LanguageModel& model,
+               Completer& completer)
+      : system_(options.system),
+        stats_(options.stats),
         request_(std::move(request)),
         model_(model),
-        executor_(executor),
+        completer_(completer),
         chat_template_(model.chat_template()) {
     reset();
   }
@@ -60,29 +65,36 @@ class Conversation {
     messages.push_back({"user", text});
     request_.prompt = chat_template_.encode(model_.tokenizer(), messages, true);
     const InterruptFlag interrupt;
-    const GenerateResult result = generate(model_, executor_, request_, [&](const GeneratedToken& token) {
+    const ChoiceResult result = completer_.complete(request_, [&](const GeneratedToken& token) {
       print(token.text);
       return !interrupt.raised();
     });
     print("\n");
+    if (stats_) note(summary(request_, result));
     messages.push_back({"assistant", result.text});
     messages_ = std::move(messages);
   }
 
  private:
   const std::string& system_;
+  bool stats_;
   GenerateRequest request_;
   const LanguageModel& model_;
-  Executor& executor_;
+  Completer& completer_;
   const ChatTemplate& chat_template_;
   std::vector<ChatMessage> messages_;
 };
 
 int run(const Options& options) {
   GenerateRequest request = options.sampling.request(options.run, options.model.kv_type());
+  const Speculation speculation = options.speculation.kind();
   Executor executor(options.model.threads);
   const LanguageModel model = options.model.load(executor);
-  Conversation conversation(options.system, std::move(request), model, executor);
+  const std::optional<LanguageModel> draft = options.speculation.load_draft(options.model, executor);
+  const std::int64_t most = model.model().config().max_seq;
+  Completer completer(model, draft ? &*draft : nullptr, executor, request, speculation,
+                      request.context == 0 ? most : std::clamp<std::int64_t>(request.context, 1, most));
+  Conversation conversation(options, std::move(request), model, completer);
   if (isatty(STDIN_FILENO) == 1) note("Ctrl-C stops an answer, /reset starts anew, /exit or Ctrl-D ends.");
   while (const std::optional<std::string> line = read_line()) {
     if (*line == "/exit") break;
@@ -108,6 +120,8 @@ void add_chat(CLI::App& program, Action& chosen) {
   options->model.add(command);
   options->sampling.add(command);
   options->run.add(command);
+  options->speculation.add(command);
+  command.add_flag("--stats", options->stats, "Speed of each answer, on standard error");
   command.add_option("--system", options->system, "System message (default: the template's own)");
   command.callback([options, &chosen] { chosen = [options] { return run(*options); }; });
 }

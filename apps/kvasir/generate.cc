@@ -3,11 +3,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 
 #include "base/json_writer.h"
 #include "command.h"
+#include "completer.h"
 #include "interrupt.h"
 #include "kernels/kernels.h"
 #include "kvasir/error.h"
@@ -20,15 +22,12 @@ struct Options {
   RunCliOptions run;
   PromptOptions prompt;
   SamplingOptions sampling;
+  SpeculationOptions speculation;
   std::optional<std::int64_t> logprobs;
   bool json = false;
   bool explain = false;
   bool stats = false;
 };
-
-double per_second(std::size_t tokens, double seconds) {
-  return seconds > 0.0 ? static_cast<double>(tokens) / seconds : 0.0;
-}
 
 // One line a token, for people: what each stage left, and who won the draw.
 std::string explanation(const Tokenizer& tokenizer, std::size_t index, const GeneratedToken& token) {
@@ -79,7 +78,7 @@ void write_logprobs(JsonWriter& json, const GenerateResult& result) {
 }
 
 std::string result_json(const LanguageModel& model, Executor& executor, const GenerateRequest& request,
-                        const GenerateResult& result, double load_seconds,
+                        Speculation speculation, const ChoiceResult& result, double load_seconds,
                         const std::vector<SamplerTrace>& traces) {
   JsonWriter json;
   json.begin_object().field("model", model.path()).field("fingerprint", model.fingerprint(request.kv_type));
@@ -101,12 +100,23 @@ std::string result_json(const LanguageModel& model, Executor& executor, const Ge
     for (const SamplerTrace& trace : traces) write_trace(json, trace);
     json.end_array();
   }
+  if (speculation != Speculation::kNone) {
+    json.key("speculation").begin_object().field("drafted", result.drafted);
+    json.field("accepted", result.accepted).end_object();
+  }
   json.key("timings").begin_object().field("load_s", load_seconds).field("prefill_s", result.prefill_seconds);
   json.field("decode_s", result.decode_seconds);
-  json.field("prefill_tok_s", per_second(request.prompt.size(), result.prefill_seconds));
-  json.field("decode_tok_s", per_second(result.tokens.size(), result.decode_seconds)).end_object();
+  json.field("prefill_tok_s", per_second(std::ssize(request.prompt), result.prefill_seconds));
+  json.field("decode_tok_s", per_second(std::ssize(result.tokens), result.decode_seconds)).end_object();
   json.field("kernels", executor.kernels().name).field("threads", executor.threads());
   return json.end_object().text() + "\n";
+}
+
+// Of the prompt and its answer, where the model has so many. At least one: what does not fit is refused
+// later.
+std::int64_t positions_needed(const GenerateRequest& request, std::int64_t context) {
+  const std::int64_t answer = std::clamp<std::int64_t>(request.max_tokens.value_or(context), 0, context);
+  return std::clamp<std::int64_t>(std::ssize(request.prompt) + answer, 1, context);
 }
 
 int run(const Options& options) {
@@ -117,33 +127,32 @@ int run(const Options& options) {
   GenerateRequest request = options.sampling.request(options.run, options.model.kv_type());
   if (options.logprobs.has_value()) request.logprobs = static_cast<std::size_t>(*options.logprobs);
   request.trace = options.explain;
+  const Speculation speculation = options.speculation.kind();
 
   const auto start = std::chrono::steady_clock::now();
   Executor executor(options.model.threads);
   const LanguageModel model = options.model.load(executor);
+  const std::optional<LanguageModel> draft = options.speculation.load_draft(options.model, executor);
   const double load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   request.prompt = options.prompt.encode(model);
+  Completer completer(model, draft ? &*draft : nullptr, executor, request, speculation,
+                      positions_needed(request, model.model().config().max_seq));
 
   std::vector<SamplerTrace> traces;
   std::size_t index = 0;
   const InterruptFlag interrupt;
-  const GenerateResult result = generate(model, executor, request, [&](const GeneratedToken& token) {
+  const ChoiceResult result = completer.complete(request, [&](const GeneratedToken& token) {
     if (options.explain && options.json) traces.push_back(*token.trace);
     if (options.explain && !options.json) note(explanation(model.tokenizer(), index, token));
     ++index;
     if (!options.json) print(token.text);
     return !interrupt.raised();
   });
-  if (options.json) print(result_json(model, executor, request, result, load_seconds, traces));
+  if (options.json) print(result_json(model, executor, request, speculation, result, load_seconds, traces));
   if (!options.json && stdout_is_terminal()) print("\n");
   if (options.stats) {
-    note(fmt::format(
-        "{} prompt tokens, {:.1f}/s; {} new tokens, {:.1f}/s; loaded in {:.2f} s; {} threads, {} kernels; "
-        "ended by {}{}",
-        request.prompt.size(), per_second(request.prompt.size(), result.prefill_seconds),
-        result.tokens.size(), per_second(result.tokens.size(), result.decode_seconds), load_seconds,
-        executor.threads(), executor.kernels().name, finish_reason_name(result.finish_reason),
-        result.stop_reason.has_value() ? " " + in_quotes(*result.stop_reason) : ""));
+    note(fmt::format("{}; loaded in {:.2f} s; {} threads, {} kernels", summary(request, result), load_seconds,
+                     executor.threads(), executor.kernels().name));
   }
   return result.finish_reason == FinishReason::kCancelled ? kInterrupted : kDone;
 }
@@ -157,6 +166,7 @@ void add_generate(CLI::App& program, Action& chosen) {
   options->model.add(command);
   options->sampling.add(command);
   options->run.add(command);
+  options->speculation.add(command);
   add_number(command, "--logprobs", options->logprobs,
              "With --json: each token's logprob, and so many alternatives");
   command.add_flag("--explain", options->explain,

@@ -12,6 +12,7 @@
 
 #include "base/json_writer.h"
 #include "command.h"
+#include "completer.h"
 #include "interrupt.h"
 #include "kvasir/engine.h"
 #include "kvasir/error.h"
@@ -22,6 +23,7 @@ namespace {
 struct Options {
   ModelOptions model;
   SamplingOptions sampling;
+  SpeculationOptions speculation;
   std::vector<std::string> prompts;
   std::string file;
   bool parse_control = false;
@@ -33,7 +35,7 @@ struct Options {
   int choices = 1;
   bool json = false;
 
-  EngineOptions engine(std::size_t requests) const {
+  EngineOptions engine(std::size_t requests, const LanguageModel* draft) const {
     EngineOptions options;
     options.kv_blocks = kv_blocks;
     options.kv_type = model.kv_type();
@@ -41,6 +43,7 @@ struct Options {
     options.max_running = max_running;
     options.max_waiting = static_cast<std::int64_t>(requests);
     options.step_tokens = step_tokens;
+    options.draft_model = draft;
     return options;
   }
 };
@@ -175,7 +178,8 @@ class Text : public Shown {
     text += events(step);
     for (std::size_t i = 0; i < report.parts.size(); ++i) {
       const StepReport::Part& part = report.parts[i];
-      const std::string drawn = part.logits > 0 ? draws(step, {part.request, part.choice}) : "prompt goes on";
+      std::string drawn = part.logits > 0 ? draws(step, {part.request, part.choice}) : "prompt goes on";
+      if (part.drafted > 0) drawn = fmt::format("guesses {}, {}", part.drafted, drawn);
       text += line(part, work_name(step.work[i]), drawn);
     }
     for (const StepReport::Part& part : report.idle) text += line(part, "idle", "");
@@ -194,9 +198,12 @@ class Text : public Shown {
       const ChoiceResult& result = *answer.result;
       const std::string reason =
           answer.error.empty() ? std::string(finish_reason_name(result.finish_reason)) : answer.error;
-      text += fmt::format("{:<5} {}, {}; {} of {} prompt tokens cached, preempted {}\n      {}\n", name(key),
-                          counted(std::ssize(result.tokens), "token"), reason, result.cached_tokens,
-                          prompt_tokens_.at(key.first), times(result.preemptions), in_quotes(result.text));
+      text += fmt::format(
+          "{:<5} {}, {}; {} of {} prompt tokens cached, preempted {}{}\n      {}\n", name(key),
+          counted(std::ssize(result.tokens), "token"), reason, result.cached_tokens,
+          prompt_tokens_.at(key.first), times(result.preemptions),
+          result.drafted == 0 ? "" : fmt::format(", {} of {} guesses right", result.accepted, result.drafted),
+          in_quotes(result.text));
     }
     text +=
         fmt::format("{}: {} computed, {} drawn; {}, {}, {}\n", counted(metrics.steps, "step"),
@@ -257,14 +264,15 @@ class Text : public Shown {
   }
 
   std::string draws(const Step& step, const Key& key) const {
+    std::vector<std::string> tokens;
     for (const StepReport::Drawn& drawn : step.report.drawn) {
       if (Key(drawn.request, drawn.choice) != key) continue;
-      const bool last = std::find(step.ended.begin(), step.ended.end(), key) != step.ended.end();
-      return fmt::format("draws {} {}{}", drawn.token,
-                         in_quotes(model_.tokenizer().decode({&drawn.token, 1}, false)),
-                         last ? ", ends" : "");
+      tokens.push_back(
+          fmt::format("{} {}", drawn.token, in_quotes(model_.tokenizer().decode({&drawn.token, 1}, false))));
     }
-    return "fails";
+    if (tokens.empty()) return "fails";
+    const bool last = std::find(step.ended.begin(), step.ended.end(), key) != step.ended.end();
+    return fmt::format("draws {}{}", fmt::join(tokens, ", "), last ? ", ends" : "");
   }
 
   const Options& options_;
@@ -336,12 +344,14 @@ class Json : public Shown {
       write_optional("finish_reason", answer.error.empty() ? finish_reason_name(result.finish_reason) : "");
       write_optional("stop_reason", result.stop_reason.value_or(""));
       json_.field("cached_tokens", result.cached_tokens).field("preemptions", result.preemptions);
+      json_.field("drafted", result.drafted).field("accepted", result.accepted);
       write_optional("error", answer.error);
       json_.end_object();
     }
     json_.end_array().key("totals").begin_object();
     json_.field("steps", metrics.steps).field("computed_tokens", metrics.computed_tokens);
     json_.field("generated_tokens", metrics.generated_tokens).field("preemptions", metrics.preemptions);
+    json_.field("drafted", metrics.drafted).field("accepted", metrics.accepted);
     json_.field("evictions", metrics.cache.evictions).field("copies", metrics.cache.copies).end_object();
     print(json_.end_object().text() + "\n");
   }
@@ -371,6 +381,7 @@ class Json : public Shown {
     if (!work.empty()) {
       json_.field("work", work).field("tokens", part.tokens).field("first_position", part.first_position);
       json_.field("last_position", part.first_position + part.tokens - 1).field("draws", part.logits > 0);
+      json_.field("drafted", part.drafted);
     }
     write_ids(json_.key("blocks"), part.blocks);
     write_ids(json_.key("references"), part.references);
@@ -436,7 +447,7 @@ class Trace {
   Work work_of(const StepReport::Part& part) {
     std::int64_t& computed = answers_[{part.request, part.choice}].computed;
     const bool again = part.first_position < computed;
-    computed = std::max(computed, part.first_position + part.tokens);
+    computed = std::max(computed, part.first_position + part.tokens - part.drafted);
     if (again) return Work::kRecompute;
     return part.first_position < prompt_tokens_.at(part.request) ? Work::kPrefill : Work::kDecode;
   }
@@ -508,17 +519,20 @@ int run(const Options& options) {
   EngineRequest wanted;
   static_cast<CompletionRequest&>(wanted) = options.sampling.request({}, options.model.kv_type());
   wanted.n = options.choices;
+  wanted.speculation = options.speculation.kind();
   const std::vector<std::string> texts = read_prompts(options);
   const ControlTokens control = options.parse_control ? ControlTokens::kParse : ControlTokens::kAsText;
 
   Executor executor(options.model.threads);
   const LanguageModel model = options.model.load(executor);
-  Engine engine(model, executor, options.engine(texts.size()));
+  const std::optional<LanguageModel> draft = options.speculation.load_draft(options.model, executor);
+  const EngineOptions engine_options = options.engine(texts.size(), draft ? &*draft : nullptr);
+  Engine engine(model, executor, engine_options);
   std::vector<EngineRequest> requests;
   std::map<RequestId, Prompt> prompts;
   {
     // What can never run is refused before anything is shown.
-    Engine trial(model, executor, options.engine(texts.size()));
+    Engine trial(model, executor, engine_options);
     for (const std::string& text : texts) {
       requests.push_back(wanted);
       requests.back().prompt = model.encode_prompt(text, control);
@@ -564,6 +578,7 @@ void add_trace(CLI::App& program, Action& chosen) {
   add_number(command, "--step-tokens", options->step_tokens,
              "Tokens in one step at most, of all sequences; at least --max-running");
   command.add_flag("--no-sharing", options->no_sharing, "Do not look for prefixes in the cache");
+  options->speculation.add(command);
   command.add_flag("--json", options->json, "One JSON document instead of the text");
   command.callback([options, &chosen] { chosen = [options] { return run(*options); }; });
 }

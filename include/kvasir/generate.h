@@ -24,6 +24,7 @@ struct CompletionRequest {
   std::vector<TokenId> prompt;  // at least one token
   SamplingParams sampling;
   std::optional<std::int64_t> max_tokens;  // absent: as many as fit the context; 0 gives none
+  std::int64_t context = 0;                // positions to use at most; 0: as many as there are
   std::vector<std::string> stop;           // the text ends before the first of them
   bool ignore_eos = false;                 // go on after the model's end-of-text token
   std::optional<std::size_t> logprobs;     // that many alternatives with each token's logprob; absent: none
@@ -31,7 +32,6 @@ struct CompletionRequest {
 };
 
 struct GenerateRequest : CompletionRequest {
-  std::int64_t context = 0;  // positions to use at most; 0: the model's own limit
   RunOptions run;
   KvType kv_type = KvType::kF16;
 };

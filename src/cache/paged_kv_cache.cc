@@ -63,6 +63,7 @@ struct PagedKvCache::State {
     std::string salt;
   };
 
+  std::size_t layers() const { return static_cast<std::size_t>(config.n_layer); }
   Sequence& at(std::int32_t sequence);
   const Sequence& at(std::int32_t sequence) const { return const_cast<State*>(this)->at(sequence); }
   std::int32_t take_sequence();
@@ -76,8 +77,10 @@ struct PagedKvCache::State {
   Config config;
   PagedKvCacheOptions options;
   BlockPool pool;
-  AlignedBuffer<std::byte> keys, values;  // [n_layer][blocks][block_elements], then 16 elements of slack
-  std::size_t layer_bytes, block_bytes;   // of keys, or of values
+  // [blocks][n_layer][block_elements], then 16 elements of slack: the memory of blocks that were never used
+  // is never touched.
+  AlignedBuffer<std::byte> keys, values;
+  std::size_t layer_bytes;  // keys, or values, of one block in one layer
   std::vector<Sequence> sequences;
   std::vector<std::int32_t> closed;  // numbers that are not in use, the next one last
   std::int64_t held = 0, copies = 0;
@@ -88,12 +91,11 @@ PagedKvCache::State::State(const Config& model_config, const PagedKvCacheOptions
       options(cache_options),
       pool(static_cast<std::int32_t>(options.blocks),
            options.every_hash_collides ? one_hash_for_all : xxh3_block_hash, options.shuffle),
-      block_bytes(block_elements(config) * kernels::kv_type_bytes(options.type)),
+      layer_bytes(block_elements(config) * kernels::kv_type_bytes(options.type)),
       sequences(static_cast<std::size_t>(options.sequences)) {
-  layer_bytes = block_bytes * static_cast<std::size_t>(options.blocks);
   constexpr std::size_t kSlack = 16;  // the kernels read whole vectors
-  const std::size_t bytes =
-      layer_bytes * static_cast<std::size_t>(config.n_layer) + kSlack * kernels::kv_type_bytes(options.type);
+  const std::size_t bytes = layer_bytes * layers() * static_cast<std::size_t>(options.blocks) +
+                            kSlack * kernels::kv_type_bytes(options.type);
   keys = AlignedBuffer<std::byte>::uninitialized(bytes);
   values = AlignedBuffer<std::byte>::uninitialized(bytes);
   for (std::int32_t i = options.sequences; i-- > 0;) closed.push_back(i);
@@ -134,15 +136,14 @@ void PagedKvCache::State::push(Sequence& sequence, BlockId block) const {
 
 void PagedKvCache::State::set_block(Sequence& sequence, std::size_t index, BlockId block) const {
   sequence.blocks[index] = block;
-  sequence.offsets[index] = static_cast<std::size_t>(block) * block_elements(config);
+  sequence.offsets[index] = static_cast<std::size_t>(block) * layers() * block_elements(config);
 }
 
 void PagedKvCache::State::copy_block(BlockId from, BlockId to) {
+  const std::size_t bytes = layer_bytes * layers();
   for (std::byte* base : {keys.data(), values.data()}) {
-    for (std::int32_t layer = 0; layer < config.n_layer; ++layer, base += layer_bytes) {
-      std::memcpy(base + static_cast<std::size_t>(to) * block_bytes,
-                  base + static_cast<std::size_t>(from) * block_bytes, block_bytes);
-    }
+    std::memcpy(base + static_cast<std::size_t>(to) * bytes, base + static_cast<std::size_t>(from) * bytes,
+                bytes);
   }
   ++copies;
 }

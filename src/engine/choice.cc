@@ -26,8 +26,13 @@ SamplingParams with_choice(SamplingParams params, std::uint32_t index) {
 
 }  // namespace
 
-std::int64_t token_budget(const CompletionRequest& request, std::int64_t context, std::int32_t vocab_size) {
+std::int64_t token_budget(const CompletionRequest& request, std::int64_t positions, std::int32_t vocab_size) {
   const auto prompt = static_cast<std::int64_t>(request.prompt.size());
+  const std::int64_t context = request.context == 0 ? positions : request.context;
+  if (context < 1 || context > positions) {
+    throw Error(ErrorKind::kInvalidArgument,
+                fmt::format("context is {}, must be 1 to {}", context, positions));
+  }
   if (request.max_tokens.has_value() && *request.max_tokens < 0) {
     throw Error(ErrorKind::kInvalidArgument,
                 fmt::format("max_tokens is {}, must not be negative", *request.max_tokens));

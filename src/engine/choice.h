@@ -18,9 +18,9 @@
 
 namespace kvasir {
 
-// How many tokens may be generated for a request whose prompt and answer together have `context` positions.
-// Errors as Generation's constructor.
-std::int64_t token_budget(const CompletionRequest& request, std::int64_t context, std::int32_t vocab_size);
+// How many tokens may be generated for a request where there are `positions` for its prompt and answer
+// together. Errors as Generation's constructor.
+std::int64_t token_budget(const CompletionRequest& request, std::int64_t positions, std::int32_t vocab_size);
 
 // Text of one generation: ids to characters, characters to what may be shown.
 class TextStream {

@@ -16,15 +16,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-std::int64_t context_of(const GenerateRequest& request, std::int64_t model_context) {
-  const std::int64_t context = request.context == 0 ? model_context : request.context;
-  if (context < 1 || context > model_context) {
-    throw Error(ErrorKind::kInvalidArgument,
-                fmt::format("context is {}, must be 1 to the model's {}", request.context, model_context));
-  }
-  return context;
-}
-
 }  // namespace
 
 std::string_view finish_reason_name(FinishReason reason) {
@@ -42,8 +33,7 @@ std::string_view finish_reason_name(FinishReason reason) {
 struct Generation::State {
   State(const LanguageModel& model, Executor& executor, GenerateRequest generate_request)
       : request(std::move(generate_request)),
-        budget(token_budget(request, context_of(request, model.model().config().max_seq),
-                            model.model().config().vocab_size)),
+        budget(token_budget(request, model.model().config().max_seq, model.model().config().vocab_size)),
         choice(model, request, budget),
         runner(model.model(), executor, 1, prompt_length() + budget, request.kv_type, request.run) {}
 

@@ -17,3 +17,11 @@ def tiny(tmp_path_factory):
     path = tmp_path_factory.mktemp("models") / "tiny.gguf"
     path.write_bytes(tiny_gguf.tiny_model())
     return path
+
+
+@pytest.fixture(scope="session")
+def tiny_draft(tmp_path_factory):
+    """Path of a model whose guesses for the tiny one are right at times: the same weights in fewer bits."""
+    path = tmp_path_factory.mktemp("models") / "draft.gguf"
+    path.write_bytes(tiny_gguf.tiny_model(matrices=tiny_gguf.Q8_0, feed_forward=64))
+    return path

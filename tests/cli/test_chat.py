@@ -1,7 +1,9 @@
 """kvasir chat, its lines piped in: each answer is that of the rendered conversation."""
 
+import re
+
 import tiny_gguf
-from kvasir_cli import GREEDY, error, ids_text, output, tokenize
+from kvasir_cli import GREEDY, error, ids_text, output, run, tokenize
 
 OPTIONS = (*GREEDY, "-n", 8)
 IM_START, IM_END = [1], [2]
@@ -26,6 +28,21 @@ def test_second_turn_sees_the_first():
     conversation += message("assistant", first) + message("user", "What is my name?")
     second = answer(conversation)
     assert chat("My name is Ada.\n\nWhat is my name?\n", "--system", "Be brief.") == f"{first}\n{second}\n"
+
+
+def test_a_turn_computes_only_what_is_new():
+    lines = "My name is Ada.\nWhat is my name?\n"
+    result = run("chat", *OPTIONS, "--stats", stdin=lines.encode())
+    assert result.out.decode() == chat(lines, "--no-cache")
+    first, second = result.err.splitlines()
+    assert "cached" not in first
+    prompt, cached = map(int, re.match(r"(\d+) prompt tokens, (\d+) of them cached", second).groups())
+    assert prompt - 32 < cached < prompt and cached % 16 == 0
+
+
+def test_guesses_change_nothing():
+    lines = "Say after me: one two three, one two three.\nAgain!\n"
+    assert chat(lines, "--speculate", "ngram") == chat(lines)
 
 
 def test_reset_forgets_and_exit_ends():

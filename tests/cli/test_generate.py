@@ -65,6 +65,29 @@ def test_same_tokens_on_every_path():
     assert (scalar["kernels"], scalar["tokens"]) == ("scalar", expected)
 
 
+def test_guesses_change_no_token(tiny, tiny_draft):
+    options = ("generate", "-m", tiny, "over and over and over", "--ignore-eos", "-n", 30, "--logprobs", 1)
+    for sampling in (GREEDY, ("--temperature", 0.9, "--seed", 3, "--presence-penalty", 0.2)):
+        plain = document(*options, *sampling)
+        assert "speculation" not in plain
+        for speculate in ("ngram", f"draft:{tiny_draft}"):
+            guessed = document(*options, *sampling, "--speculate", speculate)
+            assert [guessed[key] for key in ("tokens", "text", "logprobs")] == [
+                plain[key] for key in ("tokens", "text", "logprobs")]
+            assert 0 <= guessed["speculation"]["accepted"] <= guessed["speculation"]["drafted"]
+            stats = run(*options[:4], *options[4:-2], *sampling, "--speculate", speculate, "--stats").err
+            if guessed["speculation"]["drafted"]:
+                assert "{accepted} of {drafted} guesses right".format(**guessed["speculation"]) in stats
+
+
+def test_a_draft_model_must_be_there_and_know_the_same_tokens(tiny, tmp_path):
+    def refused(status, draft):
+        return error(status, "generate", "-m", tiny, "x", "--speculate", f"draft:{draft}")
+
+    assert "cannot open" in refused(1, tmp_path / "none.gguf")
+    assert "vocabulary" in error(2, "generate", "x", "--speculate", f"draft:{tiny}")
+
+
 def test_unknown_kernel_set_is_an_error():
     assert "KVASIR_ISA" in error(2, "generate", PROMPT, env={"KVASIR_ISA": "quantum"})
 

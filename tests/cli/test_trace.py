@@ -69,7 +69,7 @@ class Replay:
         assert all(set(told) == {len(told)} for told in users.values())
         assert len(users) == pool["referenced"]
         for part in step["parts"]:
-            self.compute(part)
+            self.compute(part, sum(key(one) == key(part) for one in step["drawn"]))
         assert sum(part["tokens"] for part in step["parts"]) <= self.trace["step_tokens"]
         drawing = {key(part) for part in step["parts"] if part["draws"]} | joining
         assert {key(one) for one in step["drawn"]} == drawing
@@ -78,20 +78,23 @@ class Replay:
         for one in step["ended"]:
             del self.length[key(one)]
 
-    def compute(self, part):
+    def compute(self, part, drawn):
         k = key(part)
         assert part["first_position"] == self.length[k]
         assert part["last_position"] == part["first_position"] + part["tokens"] - 1
         assert len(part["blocks"]) >= part["last_position"] // BLOCK + 1
-        self.length[k] += part["tokens"]
+        known = part["tokens"] - part["drafted"]
         total = self.prompts[part["request"]] + len(self.drawn[k])
-        assert part["draws"] == (self.length[k] == total)
+        assert part["draws"] == (self.length[k] + known == total)
+        assert drawn <= part["drafted"] + 1
+        begin = self.length[k]
+        self.length[k] += known + max(drawn - 1, 0)  # right guesses stay
         before = self.computed[k]
-        for position in range(part["first_position"], part["last_position"] + 1):
+        for position in range(begin, self.length[k]):
             before[position] = before.get(position, 0) + 1
             assert (before[position] > 1) <= (part["work"] == "recompute")
         if part["work"] == "decode":
-            assert part["tokens"] == 1 and part["first_position"] >= self.prompts[part["request"]]
+            assert known == 1 and part["first_position"] >= self.prompts[part["request"]]
 
 
 def trace(tiny, *args):
@@ -159,6 +162,21 @@ def test_preemption_shows_in_a_small_pool(tiny):
 def test_evictions_are_those_of_the_totals(tiny):
     result, _ = trace(tiny, "a" * 40, "b" * 40, "c" * 40, "-n", 2, "--ignore-eos", "--kv-blocks", 4)
     assert sum(step["evictions"] for step in result["steps"]) == result["totals"]["evictions"] > 0
+
+
+def test_right_guesses_stay_and_wrong_ones_go(tiny, tiny_draft):
+    # Two letters alone are drawn, so that what is drawn repeats itself, but not always.
+    options = ("--seed", 1, "--logit-bias", "97:50", "--logit-bias", "98:50", "--ignore-eos", "-n", 24)
+    expected = [alone(tiny, prompt, *options) for prompt in PROMPTS]
+    for speculate in ("ngram", f"draft:{tiny_draft}"):
+        result, _ = trace(tiny, *PROMPTS, *options, "--speculate", speculate)
+        assert [one["text"] for one in result["results"]] == [one["text"] for one in expected]
+        for name in ("drafted", "accepted"):
+            assert result["totals"][name] == sum(one[name] for one in result["results"])
+        assert 0 < result["totals"]["accepted"] < result["totals"]["drafted"]
+        text = output("trace", "-m", tiny, *PROMPTS, *options, "--speculate", speculate).decode()
+        right, all_of_them = result["results"][0]["accepted"], result["results"][0]["drafted"]
+        assert f"{right} of {all_of_them} guesses right" in text and ", draws " in text
 
 
 def test_long_prompts_run_in_pieces_beside_the_others(tiny):

@@ -39,6 +39,9 @@ CASES = [
     *[([command, "x", "--tokens", "1"], "--tokens") for command in ("generate", "logits", "perplexity")],
     (["generate", "--tokens", "1", "-f", "/dev/null"], "--tokens"),
     (["generate", ""], "prompt is empty"),
+    *[([command, "x", "--speculate", value], "neither ngram nor draft:FILE")
+      for command in ("generate", "trace") for value in ("x", "draft:", "ngrams")],
+    (["generate", "x", "--speculate", "ngram", "--no-cache"], "not both"),
     (["logits", "x", "--top", "-1"], "top"),
     (["logits", "--tokens", ","], "no tokens"),
     *[(["perplexity", "some text", "--window", value], "window") for value in ("-1", "1", "65", "x")],
