@@ -11,6 +11,8 @@ from typing import Any
 from . import _arrays, _kvasir
 from .model import _KV_TYPES, Model, Prompt, Token, _choice, _utf8
 
+_SPECULATIONS = {"ngram": _kvasir.Speculation.NGRAM, "draft": _kvasir.Speculation.DRAFT_MODEL}
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Result:
@@ -22,6 +24,8 @@ class Result:
     stop_reason: str | None  # the stop string that was found, or the spelling of the end token
     cached_tokens: int  # of the prompt, whose keys and values were there already
     preemptions: int  # how often its blocks were given to others, to be computed again
+    drafted: int  # tokens that were guessed
+    accepted: int  # and of them rightly
     prefill_seconds: float  # from its first step to its first token
     decode_seconds: float  # from there to its end
 
@@ -36,7 +40,10 @@ class EngineMetrics:
     computed_tokens: int  # positions that went through the model
     generated_tokens: int
     preemptions: int
-    schedule_seconds: float  # of all steps, as the next two
+    drafted: int  # tokens that were guessed
+    accepted: int  # and of them rightly
+    schedule_seconds: float  # of all steps, as the next three
+    draft_seconds: float
     forward_seconds: float
     draw_seconds: float
     kv_blocks: int  # of 16 positions
@@ -95,9 +102,10 @@ class Engine:
     kv_blocks: blocks of 16 positions for keys and values; None: as many as fit kv_bytes. max_running: sequences in one
     step (each choice of a request is one). max_waiting: requests that wait to run for the first time. step_tokens: in
     one step, of all sequences; at least max_running; longer prompts go in pieces. share_prefixes: whether a prompt that
-    begins like another uses its keys and values. kv_type: "f16", "f32" or "bf16"; None: the model's. None of them but
-    kv_type changes a token.
-    ValueError for arguments out of range, and if kv_bytes holds no block.
+    begins like another uses its keys and values. kv_type: "f16", "f32" or "bf16"; None: the model's. draft_model: a
+    smaller model with the same vocabulary, whose keys and values take their part of kv_bytes. None of them but kv_type
+    changes a token.
+    ValueError for arguments out of range, for a draft model with another vocabulary, and if kv_bytes holds no block.
     """
 
     def __init__(
@@ -111,19 +119,23 @@ class Engine:
         step_tokens: int = 512,
         share_prefixes: bool = True,
         kv_type: str | None = None,
+        draft_model: Model | None = None,
     ) -> None:
         if not isinstance(model, Model):
             raise ValueError(f"model is {model!r}, must be a kvasir.Model")
+        if draft_model is not None and not isinstance(draft_model, Model):
+            raise ValueError(f"draft_model is {draft_model!r}, must be a kvasir.Model or None")
         options = _kvasir.EngineOptions()
         options.kv_blocks = 0 if kv_blocks is None else _arrays.integer("kv_blocks", kv_blocks, 1)
         options.kv_bytes = _arrays.integer("kv_bytes", kv_bytes, 0)
         options.max_running = _arrays.integer("max_running", max_running, 1, _arrays.INT32_MAX)
-        options.max_waiting = _arrays.integer("max_waiting", max_waiting, 0)
+        options.max_waiting = _arrays.integer("max_waiting", max_waiting, 1)
         options.step_tokens = _arrays.integer("step_tokens", step_tokens, 1)
         options.share_prefixes = bool(share_prefixes)
         options.kv_type = model._kv_type if kv_type is None else _choice("kv_type", kv_type, _KV_TYPES)
         self._model = model
-        self._running = _kvasir.RunningEngine(model._loaded, options)
+        draft = None if draft_model is None else draft_model._loaded
+        self._running = _kvasir.RunningEngine(model._loaded, draft, options)
         # Also at the interpreter's end, whose last steps no thread may outlive.
         self._closing = weakref.finalize(self, self._running.close)
 
@@ -147,12 +159,14 @@ class Engine:
         n: int = 1,
         priority: int = 0,
         cache_salt: str = "",
+        speculation: str | None = None,
     ) -> Request:
         """A request; it runs when the engine steps.
 
         n: answers, 1 to 128, each with a noise of its own; the first is that of n = 1. priority: lower numbers first,
-        equal ones in the order of their arrival. cache_salt: only requests of one salt share prefixes. All else as in
-        Model.generate().
+        equal ones in the order of their arrival. cache_salt: only requests of one salt share prefixes. speculation:
+        None, "ngram" (tokens are guessed from what followed the same words before) or "draft" (by the engine's
+        draft_model); only the time depends on it. All else as in Model.generate().
         ValueError if a parameter is out of range, the prompt is empty, or it leaves no room for a token in the model's
         context or in the whole pool. RuntimeError if max_waiting requests wait already, or the engine is closed.
         """
@@ -164,6 +178,8 @@ class Engine:
         wanted.n = _arrays.integer("n", n, 1, 128)
         wanted.priority = _arrays.integer("priority", priority, -(2**31), _arrays.INT32_MAX)
         wanted.cache_salt = _utf8("cache_salt", cache_salt)
+        if speculation is not None:
+            wanted.speculation = _choice("speculation", speculation, _SPECULATIONS)
         return Request(self, wanted)
 
     def step(self) -> bool:

@@ -132,8 +132,12 @@ class Mailbox {
 
 class RunningEngine {
  public:
-  RunningEngine(std::shared_ptr<LoadedModel> model, const EngineOptions& options)
-      : model_(std::move(model)), engine_(model_->model, model_->executor, options) {}
+  // draft: nullptr if there is none.
+  RunningEngine(std::shared_ptr<LoadedModel> model, std::shared_ptr<LoadedModel> draft,
+                const EngineOptions& options)
+      : model_(std::move(model)),
+        draft_(std::move(draft)),
+        engine_(model_->model, model_->executor, with_draft(options)) {}
 
   RequestId submit(EngineRequest wanted, const std::shared_ptr<Mailbox>& mailbox) {
     // The mailbox goes with the request, which the engine forgets at its end.
@@ -214,6 +218,11 @@ class RunningEngine {
   EngineMetrics metrics() const { return engine_.metrics(); }
 
  private:
+  EngineOptions with_draft(EngineOptions options) const {
+    if (draft_ != nullptr) options.draft_model = &draft_->model;
+    return options;
+  }
+
   bool step_in_turn() {
     {
       const std::lock_guard lock(mutex_);
@@ -245,7 +254,7 @@ class RunningEngine {
     }
   }
 
-  std::shared_ptr<LoadedModel> model_;
+  std::shared_ptr<LoadedModel> model_, draft_;
   Engine engine_;  // steps only in the model's turn
   std::atomic<bool> running_ = false;
 
@@ -288,8 +297,8 @@ class PendingRequest {
                           token->logprobs->top);
   }
 
-  // Of each choice (tokens, text, finish_reason, stop_reason, cached_tokens, preemptions, prefill_seconds,
-  // decode_seconds).
+  // Of each choice (tokens, text, finish_reason, stop_reason, cached_tokens, preemptions, drafted, accepted,
+  // prefill_seconds, decode_seconds).
   nb::list results() {
     while (!mailbox_->over()) attend(true);
     nb::list all;
@@ -298,8 +307,8 @@ class PendingRequest {
       const ChoiceResult& result = answer.result;
       all.append(nb::make_tuple(result.tokens, result.text,
                                 std::string(finish_reason_name(result.finish_reason)), result.stop_reason,
-                                result.cached_tokens, result.preemptions, result.prefill_seconds,
-                                result.decode_seconds));
+                                result.cached_tokens, result.preemptions, result.drafted, result.accepted,
+                                result.prefill_seconds, result.decode_seconds));
     }
     return all;
   }
@@ -329,7 +338,10 @@ nb::typed<nb::dict, nb::str, nb::any> metrics_of(const RunningEngine& engine) {
   fields["computed_tokens"] = metrics.computed_tokens;
   fields["generated_tokens"] = metrics.generated_tokens;
   fields["preemptions"] = metrics.preemptions;
+  fields["drafted"] = metrics.drafted;
+  fields["accepted"] = metrics.accepted;
   fields["schedule_seconds"] = metrics.schedule_seconds;
+  fields["draft_seconds"] = metrics.draft_seconds;
   fields["forward_seconds"] = metrics.forward_seconds;
   fields["draw_seconds"] = metrics.draw_seconds;
   fields["kv_blocks"] = metrics.cache.blocks;
@@ -353,17 +365,25 @@ void bind_engine(nb::module_& module) {
       .def_rw("max_running", &EngineOptions::max_running)
       .def_rw("max_waiting", &EngineOptions::max_waiting)
       .def_rw("step_tokens", &EngineOptions::step_tokens);
+  nb::enum_<Speculation>(module, "Speculation")
+      .value("NONE", Speculation::kNone)
+      .value("NGRAM", Speculation::kNgram)
+      .value("DRAFT_MODEL", Speculation::kDraftModel);
   nb::class_<EngineRequest, CompletionRequest>(module, "EngineRequest")
       .def(nb::init<>())
       .def_rw("n", &EngineRequest::n)
       .def_rw("priority", &EngineRequest::priority)
-      .def_rw("cache_salt", &EngineRequest::cache_salt);
+      .def_rw("cache_salt", &EngineRequest::cache_salt)
+      .def_rw("speculation", &EngineRequest::speculation);
   const auto released = nb::call_guard<nb::gil_scoped_release>();
   nb::class_<RunningEngine>(module, "RunningEngine")
-      .def("__init__",
-           [](RunningEngine* self, std::shared_ptr<LoadedModel> model, const EngineOptions& options) {
-             new (self) RunningEngine(std::move(model), options);
-           })
+      .def(
+          "__init__",
+          [](RunningEngine* self, std::shared_ptr<LoadedModel> model,
+             std::optional<std::shared_ptr<LoadedModel>> draft, const EngineOptions& options) {
+            new (self) RunningEngine(std::move(model), draft ? std::move(*draft) : nullptr, options);
+          },
+          nb::arg("model"), nb::arg("draft").none(), nb::arg("options"))
       .def("step", &RunningEngine::step, released)
       .def("start", &RunningEngine::start)
       .def("stop", &RunningEngine::stop, released)

@@ -345,10 +345,49 @@ def test_too_many_that_wait_are_refused(model):
     expect_idle(engine)
 
 
-def test_logits_that_are_not_finite_end_their_request_with_an_error(tmp_path, monkeypatch):
+@pytest.fixture
+def tiny_gguf(monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parents[1] / "cli")
     import tiny_gguf
 
+    return tiny_gguf
+
+
+def test_guesses_change_no_token(engine, expected):
+    requests = [engine.submit(prompt, **options, speculation="ngram") for prompt, options in MIXED]
+    for request, alone in zip(requests, expected, strict=True):
+        expect_as_alone(request, alone)
+    metrics = engine.metrics()
+    results = [request.result() for request in requests]
+    assert (metrics.drafted, metrics.accepted) == tuple(
+        sum(getattr(result, name) for result in results) for name in ("drafted", "accepted"))
+    assert 0 < metrics.accepted < metrics.drafted and metrics.draft_seconds > 0
+
+
+def test_a_draft_models_guesses_change_no_token(tiny_gguf, tmp_path):
+    (tmp_path / "tiny.gguf").write_bytes(tiny_gguf.tiny_model())
+    (tmp_path / "draft.gguf").write_bytes(tiny_gguf.tiny_model(matrices=tiny_gguf.Q8_0, feed_forward=64))
+    model = kvasir.Model(tmp_path / "tiny.gguf")
+    with kvasir.Engine(model, kv_blocks=32, draft_model=kvasir.Model(tmp_path / "draft.gguf")) as engine:
+        for seed in range(8):
+            options = {"max_tokens": 30, "temperature": seed / 8, "seed": seed, "ignore_eos": True,
+                       "logit_bias": {97: 20.0, 98: 20.0}}  # two letters alone: guesses are right at times
+            alone = list(model.generate("ab", **options))
+            assert list(engine.submit("ab", **options, speculation="draft")) == alone
+        metrics = engine.metrics()
+        assert 0 < metrics.accepted < metrics.drafted
+        expect_idle(engine)
+
+
+def test_a_draft_model_is_refused_if_it_has_another_vocabulary_and_missed_if_it_is_wanted(engine, model, tiny_gguf, tmp_path):
+    with pytest.raises(ValueError, match="no draft model"):
+        engine.submit(CAPITAL, speculation="draft")
+    (tmp_path / "tiny.gguf").write_bytes(tiny_gguf.tiny_model())
+    with pytest.raises(ValueError, match="vocabulary"):
+        kvasir.Engine(model, kv_blocks=4, draft_model=kvasir.Model(tmp_path / "tiny.gguf"))
+
+
+def test_logits_that_are_not_finite_end_their_request_with_an_error(tiny_gguf, tmp_path):
     content = tiny_gguf.tiny_model()
     (tmp_path / "broken.gguf").write_bytes(content[:-4] + struct.pack("<f", math.nan))  # the last weight
     engine = kvasir.Engine(kvasir.Model(tmp_path / "broken.gguf"), kv_blocks=4)
@@ -367,7 +406,8 @@ REFUSED_OPTIONS = {
     "negative kv_bytes": ({"kv_bytes": -1}, "kv_bytes is -1"),
     "max_running 0": ({"max_running": 0}, "max_running is 0"),
     "max_running as float": ({"max_running": 2.0}, "max_running is 2.0"),
-    "negative max_waiting": ({"max_waiting": -1}, "max_waiting is -1"),
+    "max_waiting 0": ({"max_waiting": 0}, "max_waiting is 0"),
+    "a path as draft_model": ({"draft_model": "x.gguf"}, "draft_model is 'x.gguf'"),
     "step_tokens below max_running": ({"step_tokens": 3, "max_running": 4}, "step_tokens is 3"),
     "unknown kv_type": ({"kv_type": "q8"}, "kv_type is 'q8'"),
 }
@@ -394,6 +434,7 @@ REFUSED_REQUESTS = {
     "n as float": ("x", {"n": 1.0}, "n is 1.0"),
     "priority beyond 32 bits": ("x", {"priority": 2**31}, "priority is"),
     "salt of another kind": ("x", {"cache_salt": 3}, "cache_salt is 3"),
+    "unknown speculation": ("x", {"speculation": "model"}, "speculation is 'model', must be one of ngram, draft"),
     "temperature": ("x", {"temperature": -1}, "temperature"),
     "max_tokens": ("x", {"max_tokens": -1}, "max_tokens is -1"),
     "stop": ("x", {"stop": [""]}, "stop"),
