@@ -396,18 +396,91 @@ void add_sharing(CLI::App& group, Action& chosen) {
   });
 }
 
+// ---- speculation
+
+// draft: the draft model's name, if there is one.
+Findings speculation_findings(const std::vector<SpeculationRow>& rows, const SpeculationStudyOptions& options,
+                              const std::string& draft) {
+  ResultTable table{{{"text", "text"},
+                     {"guesses", "guesses by"},
+                     {"tokens", "tokens"},
+                     {"plain_tokens_per_second", "tokens/s without"},
+                     {"tokens_per_second", "tokens/s with"},
+                     {"speedup", "times"},
+                     {"drafted", "guessed"},
+                     {"accepted", "right"}},
+                    {}};
+  for (const SpeculationRow& row : rows) {
+    const auto steps = static_cast<double>(row.tokens - 1);  // the first one is there when the clock starts
+    table.rows.push_back({row.text, std::string(speculation_name(row.speculation)), row.tokens,
+                          steps / row.plain_seconds, steps / row.seconds, row.speedup(), row.drafted,
+                          row.accepted});
+  }
+  return {"speculation",
+          [options, draft](JsonWriter& json) {
+            json.field("new", options.new_tokens).field("repetitions", options.repetitions);
+            if (!draft.empty()) json.field("draft_model", draft);
+            json.key("texts").begin_array();
+            for (const SpeculationText& text : options.texts) {
+              json.begin_object().field("text", text.name).field("prompt", text.prompt);
+              json.field("temperature", text.temperature).end_object();
+            }
+            json.end_array();
+          },
+          {fmt::format("Answers of at most {} tokens, from the first token to the last. Medians of {}.",
+                       options.new_tokens, options.repetitions)},
+          std::move(table)};
+}
+
+void add_speculation(CLI::App& group, Action& chosen) {
+  struct Options : ModelStudy {
+    SpeculationStudyOptions study;
+    std::string draft;
+  };
+  CLI::App& command =
+      *group.add_subcommand("speculation", "How much faster guesses make an answer, and how many are right");
+  const auto options = std::make_shared<Options>();
+  options->model.add(command);
+  command.add_option("--draft", options->draft, "A smaller model that guesses as well")->take_last();
+  for (SpeculationText& text : options->study.texts) {
+    command.add_option("--" + text.name, text.prompt, "The prompt of the " + text.name + " text")
+        ->take_last();
+  }
+  add_number(command, "-n,--new", options->study.new_tokens, "Tokens of an answer at most");
+  add_number(command, "-r,--repetitions", options->study.repetitions, "Repetitions, after a warm-up");
+  options->output.add(command);
+  command.callback([options, &chosen] {
+    chosen = [options] {
+      options->study.kv_type = options->model.kv_type();
+      return options->run([&](const LanguageModel& model, Executor& executor, const StudyProgress& progress) {
+        std::optional<LanguageModel> draft;
+        if (!options->draft.empty()) {
+          ModelOptions file = options->model;
+          file.path = options->draft;
+          options->study.draft_model = &draft.emplace(file.load(executor));
+        }
+        return speculation_findings(study_speculation(model, executor, options->study, progress),
+                                    options->study,
+                                    std::filesystem::path(options->draft).filename().string());
+      });
+    };
+  });
+}
+
 }  // namespace
 
 void add_study(CLI::App& program, Action& chosen) {
   CLI::App& group = *program.add_subcommand("study", "Measure how the cache and the schedules behave here");
   group.callback([&group] {
     if (!group.get_subcommands().empty()) return;
-    throw Error(ErrorKind::kInvalidArgument, "study: name one: cache, chunk, arrival or sharing");
+    throw Error(ErrorKind::kInvalidArgument,
+                "study: name one: cache, chunk, arrival, sharing or speculation");
   });
   add_cache(group, chosen);
   add_chunk(group, chosen);
   add_arrival(group, chosen);
   add_sharing(group, chosen);
+  add_speculation(group, chosen);
 }
 
 }  // namespace kvasir::cli

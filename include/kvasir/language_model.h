@@ -24,6 +24,7 @@ class LanguageModel {
   const std::string& path() const { return path_; }
   const Model& model() const { return model_; }
   const Tokenizer& tokenizer() const { return tokenizer_; }
+  bool has_chat_template() const { return chat_template_ != nullptr; }  // one that can be rendered
   // Error(kInvalidArgument) if the file has no chat template, or one that cannot be rendered.
   const ChatTemplate& chat_template() const;
 

@@ -13,11 +13,13 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "kvasir/bench.h"
 #include "kvasir/config.h"
+#include "kvasir/engine.h"
 #include "kvasir/executor.h"
 #include "kvasir/language_model.h"
 
@@ -170,6 +172,46 @@ std::vector<SharingRow> study_sharing(const LanguageModel& model, Executor& exec
 // Whole blocks of the common prompt are there once:
 // sequences * ceil((prompt + own) / 16) - (sequences - 1) * floor(prompt / 16).
 std::int64_t shared_blocks_expected(std::int64_t sequences, std::int64_t prompt, std::int64_t own);
+
+// ---- Speculation: answers with and without guesses.
+
+struct SpeculationText {
+  std::string name;
+  std::string prompt;  // a user's message, if the model has a chat template
+  double temperature;
+};
+
+struct SpeculationStudyOptions {
+  std::vector<SpeculationText> texts = {
+      {"repetitive",
+       "Correct the mistakes in this text: In the north of the country there is a small town between two "
+       "rivers. Its market is held on every Tuesday, and people come from all the villages around it to "
+       "sell apples, cheese and honey. On the hill above the town stands an old tower, from which one can "
+       "see the mountains on a clear day. In winter the road over the pass is closed, and the only way out "
+       "of the valley is the railway along the river.",
+       0.0},
+      {"free", "Tell me a long story about a dragon and a king.", 0.8}};
+  std::int64_t new_tokens = 128;               // at most; an answer may end before
+  std::int64_t repetitions = 5;                // after a warm-up
+  const LanguageModel* draft_model = nullptr;  // guesses, too, if there is one
+  KvType kv_type = KvType::kF16;
+};
+
+struct SpeculationRow {
+  std::string text;
+  Speculation speculation;
+  std::int64_t tokens;   // of the answer
+  double plain_seconds;  // from its first token to its last; medians of the repetitions
+  double seconds;        // likewise, with guesses
+  std::int64_t drafted, accepted;
+  double speedup() const { return plain_seconds / seconds; }
+};
+std::string_view speculation_name(Speculation speculation);  // "none", "ngram", "draft"
+
+// Error(kRuntime) if an answer has fewer than two tokens, or if guesses change it.
+std::vector<SpeculationRow> study_speculation(const LanguageModel& model, Executor& executor,
+                                              const SpeculationStudyOptions& options,
+                                              const StudyProgress& progress = {});
 
 }  // namespace kvasir
 

@@ -153,11 +153,39 @@ def draw_sharing(document: Document) -> None:
     pyplot.suptitle(f"{document['prompt']} tokens in common, {document['own']} of each one's own")
 
 
+def draw_speculation(document: Document) -> None:
+    rows = document["rows"]
+    _, (speed, right) = pyplot.subplots(1, 2, figsize=(10, 4.2))
+    names = {"ngram": ("prompt lookup", BLUE), "draft": ("draft model", ORANGE)}
+    texts = list(dict.fromkeys(row["text"] for row in rows))
+    kinds = [kind for kind in names if any(row["guesses"] == kind for row in rows)]
+    width = 0.7 / max(len(kinds), 1)
+    for i, kind in enumerate(kinds):
+        name, color = names[kind]
+        own = [row for row in rows if row["guesses"] == kind]
+        at = [texts.index(row["text"]) + (i - (len(kinds) - 1) / 2) * width for row in own]
+        shares = [100 * row["accepted"] / row["drafted"] if row["drafted"] else 0 for row in own]
+        counts = [f"{row['accepted']} of {row['drafted']}" for row in own]
+        bars = speed.bar(at, column(own, "speedup"), 0.9 * width, color=color, label=name)
+        speed.bar_label(bars, fmt="%.2f", padding=2)
+        right.bar_label(right.bar(at, shares, 0.9 * width, color=color, label=name), counts, padding=2)
+    speed.axhline(1, color=GREY, linewidth=1.2, linestyle="--")
+    speed.set(title="Speed", ylabel="times as fast as without guesses")
+    right.set(title="Right guesses", ylabel="share of all guesses [%]", ylim=(0, 110))
+    for axis in (speed, right):
+        axis.set_xticks(range(len(texts)), [f"{text} text" for text in texts])
+        axis.grid(visible=False, axis="x")
+        axis.margins(y=0.15)
+    speed.legend()
+    pyplot.suptitle(f"Answers of at most {document['new']} tokens")
+
+
 DRAWINGS: dict[str, Callable[[Document], None]] = {
     "cache": draw_cache,
     "chunk": draw_chunk,
     "arrival": draw_arrival,
     "sharing": draw_sharing,
+    "speculation": draw_speculation,
 }
 
 

@@ -7,20 +7,25 @@
 namespace kvasir {
 
 std::size_t TimedRequests::submit(std::vector<TokenId> prompt, std::optional<std::int64_t> max_tokens) {
-  const std::size_t number = requests_.size();
   EngineRequest request;
   request.prompt = std::move(prompt);
   request.sampling.temperature = 0.0;
   request.max_tokens = max_tokens;
   request.ignore_eos = true;
-  request.on_token = [this, number](std::int32_t, const GeneratedToken&) {
+  return submit(std::move(request));
+}
+
+std::size_t TimedRequests::submit(EngineRequest request) {
+  const std::size_t number = requests_.size();
+  request.on_token = [this, number](std::int32_t, const GeneratedToken& token) {
     requests_[number].times.push_back(Clock::now());
+    requests_[number].tokens.push_back(token.id);
   };
   request.on_end = [this](std::int32_t, const ChoiceResult&, const Error* error) {
     ++ended_;
     if (error != nullptr) error_ = *error;
   };
-  requests_.push_back({engine_.submit(std::move(request)), {}});
+  requests_.push_back({engine_.submit(std::move(request)), {}, {}});
   return number;
 }
 

@@ -20,7 +20,9 @@ class TimedRequests {
   TimedRequests(const TimedRequests&) = delete;  // the engine's callbacks look here
   TimedRequests& operator=(const TimedRequests&) = delete;
 
-  // Returns the request's number: 0, 1, ... max_tokens absent: until it is cancelled or the context is full.
+  // Returns the request's number: 0, 1, ... Its callbacks are set here.
+  std::size_t submit(EngineRequest request);
+  // A greedy one that no end token ends. max_tokens absent: until it is cancelled or the context is full.
   std::size_t submit(std::vector<TokenId> prompt, std::optional<std::int64_t> max_tokens);
   // One step. False if there was nothing to do. Throws the Error with which a request has ended.
   bool step();
@@ -30,6 +32,7 @@ class TimedRequests {
   void cancel_all();
 
   const std::vector<Clock::time_point>& times(std::size_t request) const { return requests_[request].times; }
+  const std::vector<TokenId>& tokens(std::size_t request) const { return requests_[request].tokens; }
   std::size_t submitted() const { return requests_.size(); }
   std::size_t ended() const { return ended_; }
   Engine& engine() { return engine_; }
@@ -38,6 +41,7 @@ class TimedRequests {
   struct Timed {
     RequestId id;
     std::vector<Clock::time_point> times;  // of the tokens
+    std::vector<TokenId> tokens;
   };
   Engine engine_;
   std::vector<Timed> requests_;

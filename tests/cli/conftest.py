@@ -20,6 +20,14 @@ def tiny(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def tiny_base(tmp_path_factory):
+    """The tiny model without a chat template."""
+    path = tmp_path_factory.mktemp("models") / "base.gguf"
+    path.write_bytes(tiny_gguf.tiny_model(chat_template=None))
+    return path
+
+
+@pytest.fixture(scope="session")
 def tiny_draft(tmp_path_factory):
     """Path of a model whose guesses for the tiny one are right at times: the same weights in fewer bits."""
     path = tmp_path_factory.mktemp("models") / "draft.gguf"

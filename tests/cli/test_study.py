@@ -10,20 +10,22 @@ import pytest
 from kvasir_cli import ROOT, document, error, output
 from tiny_gguf import CONTEXT
 
-STUDIES = ("cache", "chunk", "arrival", "sharing")
+STUDIES = ("cache", "chunk", "arrival", "sharing", "speculation")
 QUICK = {
     "cache": ("-b", "1,2", "-p", 100, "-n", "2,20"),
     "chunk": ("--chunk", "4,16", "-p", 24, "-u", 2, "-r", 1),
     "arrival": ("--rate", "80,160", "-p", 8, "-n", 3, "--seconds", 0.08, "--limit", 2),
     "sharing": ("-s", "2,3", "-p", 33, "--own", 3),
+    "speculation": ("--repetitive", "ab" * 8, "--free", "ab", "-n", 12, "-r", 1),
 }
 PLOTTER = {"PYTHONPATH": str(ROOT / "python"), "KVASIR_PYTHON": sys.executable}
 
 
 @pytest.fixture
-def arguments(tiny):
+def arguments(tiny, tiny_base, tiny_draft):
     """The shortest run of a study."""
-    return lambda name: ("study", name, *(() if name == "cache" else ("-m", tiny, "-t", 1)), *QUICK[name])
+    models = {"cache": (), "speculation": ("-m", tiny_base, "-t", 1, "--draft", tiny_draft)}
+    return lambda name: ("study", name, *models.get(name, ("-m", tiny, "-t", 1)), *QUICK[name])
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +129,26 @@ def test_blocks_are_those_of_the_closed_form(tiny, prompt, own):
             assert 0 < median <= most < 5
 
 
-@pytest.mark.parametrize(("name", "kind"), [*zip(STUDIES, ("png", "svg", "png", "svg"), strict=True)])
+def test_speculation_has_a_row_for_each_text_and_kind_of_guess(arguments, tiny_base, tiny_draft):
+    report = document(*arguments("speculation"))
+    assert report["draft_model"] == tiny_draft.name
+    assert [(row["text"], row["guesses"]) for row in report["rows"]] == [
+        (text, kind) for text in ("repetitive", "free") for kind in ("ngram", "draft")]
+    for row in report["rows"]:
+        assert row["tokens"] == 12 and 0 <= row["accepted"] <= row["drafted"]
+        assert row["speedup"] == pytest.approx(row["tokens_per_second"] / row["plain_tokens_per_second"])
+    assert all(row["drafted"] > 0 for row in report["rows"] if row["guesses"] == "draft")
+    report = document("study", "speculation", "-m", tiny_base, *QUICK["speculation"])
+    assert [row["guesses"] for row in report["rows"]] == ["ngram", "ngram"] and "draft_model" not in report
+
+
+def test_speculation_speaks_to_a_model_with_a_template_as_a_user(tiny):
+    report = document("study", "speculation", *QUICK["speculation"], "-r", 1, "-n", 5)
+    assert len(report["rows"]) == 2
+    assert "context has 64" in error(1, "study", "speculation", "-m", tiny, *QUICK["speculation"])
+
+
+@pytest.mark.parametrize(("name", "kind"), [*zip(STUDIES, ("png", "svg", "png", "svg", "png"), strict=True)])
 def test_csv_has_the_rows_of_the_json_and_a_figure_is_drawn(arguments, tmp_path, name, kind):
     path, figure = tmp_path / "rows.csv", tmp_path / f"figure.{kind}"
     report = document(*arguments(name), "--csv", path, "--plot", figure, env=PLOTTER)
@@ -182,7 +203,7 @@ def test_csv_that_cannot_be_written_is_told_before_anything_is_measured(tmp_path
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
-    (["study"], ["cache, chunk, arrival or sharing"]),
+    (["study"], ["cache, chunk, arrival, sharing or speculation"]),
     (["study", "speed"], ["speed"]),
     (["study", "cache", "--shape", "huge"], ["--shape", "huge"]),
     (["study", "cache", "-b", 0], ["batch is 0"]),
@@ -203,6 +224,8 @@ def test_csv_that_cannot_be_written_is_told_before_anything_is_measured(tmp_path
     (["study", "sharing", "-s", 1], ["sequences is 1", "must be 2"]),
     (["study", "sharing", "-s", 300, "-p", 4, "--own", 4], ["sequences is 300", "vocabulary"]),
     (["study", "sharing", "--own", 0], ["own is 0"]),
+    (["study", "speculation", "-n", 1], ["new is 1"]),
+    (["study", "speculation", "-r", 0], ["repetitions is 0"]),
 ])
 def test_what_cannot_be_is_refused(tiny, arguments, words):
     model = () if arguments[1:2] in (["cache"], ["speed"], []) else ("-m", tiny)
