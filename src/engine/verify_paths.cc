@@ -66,8 +66,9 @@ void PathDriver::forward(std::span<const Piece> pieces) {
             .subspan(static_cast<std::size_t>(piece.begin), static_cast<std::size_t>(count));
     runs.push_back({piece.sequence, piece.instead.empty() ? own : piece.instead, piece.begin, counted});
     for (std::int64_t position = piece.begin; position < piece.end; ++position) {
-      rows_.push_back({piece.prompt, position, position >= piece.end - counted});
-      if (rows_.back().counted) logit_rows_.push_back(rows_.back());
+      const bool with_logits = position >= piece.end - counted;
+      rows_.push_back({piece.prompt, position, with_logits && position < piece.end - piece.wrong});
+      if (with_logits) logit_rows_.push_back(rows_.back());
     }
   }
   model_.forward(runs, *cache_, executor_, logits_);
@@ -205,22 +206,30 @@ void mixed_batch(PathDriver& driver, Indices prompts) {
   });
 }
 
-// Tokens that a draft might have proposed are run and then thrown away, at every fourth position.
-void rejected_drafts(PathDriver& driver, Indices prompts) {
-  constexpr std::int64_t kDraft = 3, kEvery = 4;
-  for (const std::size_t prompt : prompts) {
-    const std::int64_t length = driver.length(prompt);
-    driver.new_cache(1, length);
-    for (std::int64_t at = 0; at < length; at += kEvery) {
-      const std::int64_t draft_end = std::min(at + kDraft, length);
-      std::vector<TokenId> wrong;
-      for (std::int64_t position = at; position < draft_end; ++position) {
-        wrong.push_back((driver.tokens(prompt)[static_cast<std::size_t>(position)] + 1) %
-                        driver.vocab_size());
-      }
-      driver.forward({.prompt = prompt, .begin = at, .end = draft_end, .counted = 0, .instead = wrong});
-      driver.forward({prompt, at, std::min(at + kEvery, length)});
+// As speculation runs a prompt: each pass has a token and three guesses of the next ones, of which none to
+// all are right. What was computed behind those is forgotten.
+void with_guesses(PathDriver& driver, std::size_t prompt) {
+  constexpr std::int64_t kGuesses = 3;
+  std::vector<TokenId> tokens;
+  for (std::int64_t at = 0, pass = 0; at < driver.length(prompt); ++pass) {
+    const std::int64_t end = std::min(at + 1 + kGuesses, driver.length(prompt));
+    const std::int64_t known = std::min(at + 1 + pass % (kGuesses + 1), end);
+    const std::vector<TokenId>& all = driver.tokens(prompt);
+    tokens.assign(all.begin() + at, all.begin() + end);
+    for (std::int64_t i = known - at; i < end - at; ++i) {
+      TokenId& guess = tokens[static_cast<std::size_t>(i)];
+      guess = (guess + 1) % driver.vocab_size();
     }
+    driver.forward({.prompt = prompt, .begin = at, .end = end, .instead = tokens, .wrong = end - known});
+    driver.keep(0, known);
+    at = known;
+  }
+}
+
+void guesses(PathDriver& driver, Indices prompts) {
+  for (const std::size_t prompt : prompts) {
+    driver.new_cache(1, driver.length(prompt));
+    with_guesses(driver, prompt);
   }
 }
 
@@ -229,12 +238,12 @@ void rejected_drafts(PathDriver& driver, Indices prompts) {
 void preempted(PathDriver& driver, Indices prompts) {
   driver.new_cache(2, longest(driver, prompts));
   for (const std::size_t prompt : prompts) {
-    driver.forget(0);
+    driver.keep(0, 0);
     driver.forward({prompt, 0, (driver.length(prompt) + 1) / 2, 0});
   }
   for (const std::size_t prompt : prompts) {
     const auto sequence = static_cast<std::int32_t>(prompt % 2);
-    driver.forget(sequence);
+    driver.keep(sequence, 0);
     driver.in_chunks(prompt, 0, 16, sequence);
   }
 }
@@ -284,6 +293,13 @@ void paged_sharing(PathDriver& driver, Indices some) {
   }
 }
 
+void paged_guesses(PathDriver& driver, Indices prompts) {
+  for (const std::size_t prompt : prompts) {
+    driver.new_paged_cache(1, PagedKvCache::blocks_of(driver.length(prompt))).open({});
+    with_guesses(driver, prompt);
+  }
+}
+
 constexpr Path kPaths[] = {
     {"uncached, every step", Reach::kFastestSet, true, every_step},
     {"whole prompt", Reach::kVectorSets, false, whole_prompt},
@@ -297,11 +313,12 @@ constexpr Path kPaths[] = {
     {"batch of whole prompts", Reach::kFastestSet, false, batch_of_prompts},
     {"batch, token by token", Reach::kFastestSet, false, batch_of_tokens},
     {"batch, joined at any time", Reach::kVectorSets, false, mixed_batch},
-    {"rejected drafts", Reach::kFastestSet, false, rejected_drafts},
+    {"guesses, right and wrong", Reach::kFastestSet, false, guesses},
     {"preempted and resumed", Reach::kFastestSet, false, preempted},
     {"paged, blocks in no order", Reach::kFastestSet, false, paged},
     {"paged, copied on write", Reach::kFastestSet, false, paged_fork},
     {"paged, shared and evicted", Reach::kFastestSet, false, paged_sharing},
+    {"paged, right, wrong guesses", Reach::kFastestSet, false, paged_guesses},
 };
 
 }  // namespace

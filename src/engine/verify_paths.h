@@ -64,6 +64,7 @@ class PathDriver : private ForwardObserver {
     std::int32_t sequence = 0;
     std::optional<std::int64_t> counted = std::nullopt;  // so many of the last rows; nullopt: all
     std::span<const TokenId> instead = {};               // of the prompt's own tokens, if not empty
+    std::int64_t wrong = 0;                              // so many of the last rows do not count after all
   };
 
   std::int64_t length(std::size_t prompt) const { return static_cast<std::int64_t>(prompts_[prompt].size()); }
@@ -73,7 +74,8 @@ class PathDriver : private ForwardObserver {
   void new_cache(std::size_t sequences, std::int64_t positions);
   // Sequences are opened in it, and get blocks for a piece when it is run.
   PagedKvCache& new_paged_cache(std::size_t sequences, std::int64_t blocks);
-  void forget(std::int32_t sequence) { cache_->set_length(sequence, 0); }
+  // Forgets what is in the cache beyond so many positions.
+  void keep(std::int32_t sequence, std::int64_t length) { cache_->set_length(sequence, length); }
   void forward(std::span<const Piece> pieces);  // in one pass
   void forward(const Piece& piece) { forward(std::span(&piece, 1)); }
   // The pieces of at most `chunk` tokens that lead from begin to the prompt's end, one pass each.

@@ -295,7 +295,8 @@ TEST(VerifyPaths, CutTheWorkAsTheirNamesSay) {
   EXPECT_EQ(sizes["batch of whole prompts"], (Sizes{24}));
   EXPECT_EQ(sizes["batch, token by token"], (Sizes{2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}));
   EXPECT_EQ(sizes["half, then token by token"], (Sizes{3, 1, 1, 10, 1, 1, 1, 1, 1, 1, 1, 1, 1}));
-  EXPECT_EQ(sizes["rejected drafts"], (Sizes{3, 4, 1, 1, 3, 4, 3, 4, 3, 4, 3, 4, 3, 3}));
+  EXPECT_EQ(sizes["guesses, right and wrong"], (Sizes{4, 4, 2, 4, 4, 4, 4, 4, 4, 4, 3}));
+  EXPECT_EQ(sizes["paged, right, wrong guesses"], sizes["guesses, right and wrong"]);
   EXPECT_EQ(sizes["preempted and resumed"], (Sizes{3, 10, 5, 16, 3}));
   Sizes every_step;
   for (const std::int64_t length : {5, 19}) {
