@@ -62,15 +62,15 @@ void expect_that_guesses_change_nothing(Speculation speculation) {
   EXPECT_GT(drafted - accepted, 100);
 }
 
-TEST(EngineSpeculation, GuessesByPromptLookupChangeNothingButTheTime) {
+TEST(Speculation, GuessesByPromptLookupChangeNothingButTheTime) {
   expect_that_guesses_change_nothing(Speculation::kNgram);
 }
 
-TEST(EngineSpeculation, GuessesByADraftModelChangeNothingButTheTime) {
+TEST(Speculation, GuessesByADraftModelChangeNothingButTheTime) {
   expect_that_guesses_change_nothing(Speculation::kDraftModel);
 }
 
-TEST(EngineSpeculation, RightGuessesSaveSteps) {
+TEST(Speculation, RightGuessesSaveSteps) {
   // With a bias that leaves two tokens, a greedy answer soon repeats itself.
   EngineRequest wanted = request(Tokens(20, 3), 100);
   for (TokenId id = 0; id < 32; ++id) wanted.sampling.logit_bias.emplace_back(id, id < 1 ? 100.0 : 0.0);
@@ -86,7 +86,7 @@ TEST(EngineSpeculation, RightGuessesSaveSteps) {
   EXPECT_GT(guessing.result(0).accepted, 80);
 }
 
-TEST(EngineSpeculation, GuessesTakeNothingFromOthers) {
+TEST(Speculation, GuessesTakeNothingFromOthers) {
   std::mt19937 random(18);
   Watched watched({.kv_blocks = 40, .max_running = 4, .step_tokens = 6});
   std::vector<EngineRequest> all;
@@ -112,7 +112,7 @@ std::vector<float> random_row(std::mt19937& random) {
   return row;
 }
 
-TEST(EngineSpeculation, AGuessIsWhatTheSameLogitsWouldDraw) {
+TEST(Speculation, AGuessIsWhatTheSameLogitsWouldDraw) {
   std::mt19937 random(21);
   for (int i = 0; i < 200; ++i) {
     EngineRequest wanted = request(random_tokens(random, 1 + random() % 9), 40, i % 3 == 0 ? 0.0 : 1.0);
@@ -131,7 +131,7 @@ TEST(EngineSpeculation, AGuessIsWhatTheSameLogitsWouldDraw) {
   }
 }
 
-TEST(EngineSpeculation, LogitsThatAreNotNumbersAreNoGuess) {
+TEST(Speculation, LogitsThatAreNotNumbersAreNoGuess) {
   const EngineRequest wanted = request({1, 2}, 5);
   Choice choice(toy_model(), wanted, 5);
   const std::vector<float> row(testing::kVocab, NAN);
@@ -146,7 +146,7 @@ EngineRequest drafted_request(Tokens prompt, std::int64_t max_tokens) {
 }
 
 // The draft model has to compute the prompt, too: in pieces of step_tokens, and others go on meanwhile.
-TEST(EngineSpeculation, ADraftModelsPromptDelaysNobody) {
+TEST(Speculation, ADraftModelsPromptDelaysNobody) {
   std::mt19937 random(22);
   Watched watched({.max_running = 2, .step_tokens = 20, .draft_model = &toy_draft()});
   const EngineRequest one = request(random_tokens(random, 10), 60);
@@ -170,7 +170,7 @@ TEST(EngineSpeculation, ADraftModelsPromptDelaysNobody) {
   EXPECT_GT(first_guess, 6);  // 131 tokens, 20 a step
 }
 
-TEST(EngineSpeculation, ADraftModelWithAShorterContextGuessesUpToItsEnd) {
+TEST(Speculation, ADraftModelWithAShorterContextGuessesUpToItsEnd) {
   testing::ToyFile file = testing::toy_draft_file();
   file.numbers["llama.context_length"] = 48;
   const LanguageModel draft = testing::load(file);
@@ -190,7 +190,7 @@ TEST(EngineSpeculation, ADraftModelWithAShorterContextGuessesUpToItsEnd) {
   EXPECT_LE(last, 48);
 }
 
-TEST(EngineSpeculation, NoDraftModelAndAWrongOneAreRefused) {
+TEST(Speculation, NoDraftModelAndAWrongOneAreRefused) {
   Watched watched;
   EXPECT_NE(message_of([&] { watched.submit(drafted_request({1}, 3)); }, ErrorKind::kInvalidArgument)
                 .find("no draft model"),
@@ -205,7 +205,7 @@ TEST(EngineSpeculation, NoDraftModelAndAWrongOneAreRefused) {
   EXPECT_NE(refused(file).find("token 3 is another one"), std::string::npos);
 }
 
-TEST(EngineSpeculation, KeysAndValuesOfBothModelsShareTheBytes) {
+TEST(Speculation, KeysAndValuesOfBothModelsShareTheBytes) {
   const std::size_t own = PagedKvCache::block_bytes(toy_model().model().config(), KvType::kF16);
   const std::size_t drafts = PagedKvCache::block_bytes(toy_draft().model().config(), KvType::kF16);
   const auto blocks = [&](const LanguageModel* draft) {
