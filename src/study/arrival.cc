@@ -9,9 +9,10 @@
 
 #include "base/elementary.h"
 #include "engine/measure.h"
+#include "engine/timed_requests.h"
 #include "kvasir/error.h"
 #include "kvasir/study.h"
-#include "study/timed_requests.h"
+#include "study/context.h"
 
 namespace kvasir {
 namespace {

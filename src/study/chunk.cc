@@ -4,8 +4,9 @@
 #include <chrono>
 
 #include "engine/measure.h"
+#include "engine/timed_requests.h"
 #include "kvasir/study.h"
-#include "study/timed_requests.h"
+#include "study/context.h"
 
 namespace kvasir {
 namespace {

@@ -5,9 +5,10 @@
 #include <set>
 
 #include "engine/measure.h"
+#include "engine/timed_requests.h"
 #include "kvasir/error.h"
 #include "kvasir/study.h"
-#include "study/timed_requests.h"
+#include "study/context.h"
 
 namespace kvasir {
 namespace {

@@ -1,4 +1,4 @@
-#include "study/timed_requests.h"
+#include "engine/timed_requests.h"
 
 #include <fmt/format.h>
 
@@ -47,15 +47,6 @@ void TimedRequests::cancel_all() {
   for (const Timed& request : requests_) engine_.cancel(request.id);
   while (step()) {
   }
-}
-
-void check_context(const LanguageModel& model, std::int64_t positions) {
-  const std::int64_t context = model.model().config().max_seq;
-  if (positions <= context) return;
-  throw Error(ErrorKind::kCapacity,
-              fmt::format("the study needs {} positions of one sequence, the model's context has {}: choose "
-                          "shorter prompts or fewer tokens",
-                          positions, context));
 }
 
 }  // namespace kvasir

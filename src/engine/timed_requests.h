@@ -1,6 +1,6 @@
 // An engine's requests, and when each of their tokens came.
-#ifndef KVASIR_STUDY_TIMED_REQUESTS_H_
-#define KVASIR_STUDY_TIMED_REQUESTS_H_
+#ifndef KVASIR_ENGINE_TIMED_REQUESTS_H_
+#define KVASIR_ENGINE_TIMED_REQUESTS_H_
 
 #include <chrono>
 #include <cstdint>
@@ -49,9 +49,6 @@ class TimedRequests {
   std::optional<Error> error_;
 };
 
-// Error(kCapacity) if so many positions are more than the model's context.
-void check_context(const LanguageModel& model, std::int64_t positions);
-
 }  // namespace kvasir
 
-#endif  // KVASIR_STUDY_TIMED_REQUESTS_H_
+#endif  // KVASIR_ENGINE_TIMED_REQUESTS_H_
