@@ -9,6 +9,7 @@
 
 #include "base/tensor_type.h"
 #include "engine/measure.h"
+#include "engine/timed_requests.h"
 #include "formats/gguf.h"
 #include "kernels/kernels.h"
 #include "kernels/peaks.h"
@@ -29,6 +30,9 @@ void check_options(const BenchOptions& options) {
   check_list("decode", options.decode, 0);
   check_list("depth", options.depths, 0);
   check_list("batch", options.batches, 1);
+  check_list("requests", options.requests, 0);
+  check_list("request_prompt", std::array{options.request_prompt}, 1);
+  check_list("request_new", std::array{options.request_new}, 1);
   check_list("repetitions", std::array{options.repetitions}, 1);
   check_list("prefill_chunk", std::array{options.prefill_chunk}, 1);
   if (options.threads.empty()) throw Error(ErrorKind::kInvalidArgument, "threads: the list is empty");
@@ -43,6 +47,14 @@ void check_fits(const BenchOptions& options, const Config& config) {
                   fmt::format("depth {} and {} tokens are more than the model's context of {} positions",
                               depth, most, config.max_seq));
     }
+  }
+  if (std::ranges::max(options.requests) > 0 &&
+      options.request_prompt + options.request_new > config.max_seq) {
+    throw Error(
+        ErrorKind::kInvalidArgument,
+        fmt::format("requests with a prompt of {} and {} new tokens are more than the model's context "
+                    "of {} positions",
+                    options.request_prompt, options.request_new, config.max_seq));
   }
 }
 
@@ -79,9 +91,14 @@ double layer_products(const Config& config) {
 }
 double head_products(const Config& config) { return 1.0 * config.vocab_size * config.d_model; }
 
-// Multiply-adds of attention for one token that sees so many positions: a score and a weighted value each.
-double attention_products(const Config& config, double seen) {
-  return 2.0 * config.n_layer * config.n_head * config.head_dim * seen;
+// Of the tokens from a position on, of which so many get logits: two for a multiply-add. Attention has two of
+// these a dimension of a head and position that is seen: for the score, and for the weighted value.
+double operations_of(const Config& config, std::int64_t first_position, std::int64_t count,
+                     std::int64_t logits) {
+  const double mean_seen = static_cast<double>(2 * first_position + count + 1) / 2;
+  const double attention = 2.0 * config.n_layer * config.n_head * config.head_dim * mean_seen;
+  return 2 * (static_cast<double>(count) * (layer_products(config) + attention) +
+              static_cast<double>(logits) * head_products(config));
 }
 
 double kv_bytes(const Config& config, KvType type, std::int64_t positions) {
@@ -97,42 +114,133 @@ struct Measurement {
   Executor* executor;
 };
 
+// What forward passes have read and computed.
+struct Work {
+  double bytes = 0, operations = 0;
+};
+
+EngineOptions engine_options(const BenchOptions& options, std::int64_t requests) {
+  EngineOptions engine;
+  engine.kv_blocks = requests * PagedKvCache::blocks_of(options.request_prompt + options.request_new);
+  engine.kv_type = options.kv_type;
+  engine.share_prefixes = false;
+  engine.max_running = static_cast<std::int32_t>(requests);
+  engine.max_waiting = requests;
+  engine.step_tokens = std::max(options.prefill_chunk, requests);
+  return engine;
+}
+
+// Requests that come to an engine all at once, the same ones in each repetition.
+class RequestBench {
+ public:
+  RequestBench(const LanguageModel& model, const BenchOptions& options, std::int64_t requests,
+               Executor& executor)
+      : new_tokens_(options.request_new), requests_(model, executor, engine_options(options, requests)) {
+    for (std::int64_t i = 0; i < requests; ++i) {
+      prompts_.push_back(random_tokens(options.request_prompt, model.model().config().vocab_size,
+                                       static_cast<std::uint32_t>(i + 1)));
+    }
+  }
+
+  // Until the last token of all has come.
+  void run(BenchRow::Requests& told) {
+    const EngineMetrics before = requests_.engine().metrics();
+    const std::size_t first = requests_.submitted();
+    for (const auto& prompt : prompts_) requests_.submit(prompt, new_tokens_);
+    while (requests_.ended() < requests_.submitted()) requests_.step();
+    tell_decoding(first, told);
+    const EngineMetrics after = requests_.engine().metrics();
+    told.schedule_seconds.push_back(after.schedule_seconds - before.schedule_seconds);
+    told.draw_seconds.push_back(after.draw_seconds - before.draw_seconds);
+  }
+
+ private:
+  void tell_decoding(std::size_t first, BenchRow::Requests& told) const {
+    TimedRequests::Clock::time_point begin{}, end{};
+    for (std::size_t i = first; i < requests_.submitted(); ++i) {
+      begin = std::max(begin, requests_.times(i).front());
+      end = std::max(end, requests_.times(i).back());
+    }
+    told.new_tokens = new_tokens_;
+    told.decode_tokens = 0;
+    for (std::size_t i = first; i < requests_.submitted(); ++i) {
+      told.decode_tokens +=
+          std::ranges::count_if(requests_.times(i), [&](auto time) { return time > begin; });
+    }
+    told.decode_seconds.push_back(seconds_between(begin, end));
+  }
+
+  std::int64_t new_tokens_;
+  TimedRequests requests_;
+  std::vector<std::vector<TokenId>> prompts_;
+};
+
 // One model with the caches that its measurements use: filled once for each depth and batch.
 class Bench {
  public:
-  Bench(const Model& model, const BenchOptions& options, kernels::InputKind inputs, Executor& filler)
-      : model_(model), options_(options), inputs_(inputs), filler_(filler) {
+  Bench(const LanguageModel& model, const BenchOptions& options, kernels::InputKind inputs, Executor& filler)
+      : language_model_(model), model_(model.model()), options_(options), inputs_(inputs), filler_(filler) {
     const std::int64_t most =
         std::max({std::ranges::max(options.prefill), std::ranges::max(options.decode), std::int64_t{1}});
-    capacity_ = std::min<std::int64_t>(std::ranges::max(options.depths) + most, model.config().max_seq);
-    tokens_ = random_tokens(capacity_, model.config().vocab_size);
+    capacity_ = std::min<std::int64_t>(std::ranges::max(options.depths) + most, model_.config().max_seq);
+    tokens_ = random_tokens(capacity_, model_.config().vocab_size);
   }
 
   // before_each: called before each repetition.
   BenchRow measure(const Measurement& what, const std::function<void()>& before_each) {
+    BenchRow row{what.kind, what.tokens, what.depth, what.batch, what.executor->threads(), {}, {}, 0, {}, {}};
+    if (what.kind == BenchRow::Kind::kRequests) {
+      measure_requests(what, before_each, row);
+    } else {
+      measure_passes(what, before_each, row);
+    }
+    return row;
+  }
+
+ private:
+  void measure_passes(const Measurement& what, const std::function<void()>& before_each, BenchRow& row) {
     fill(what.batch, what.depth);
-    warm_up(what);
-    BenchRow row{what.kind, what.tokens, what.depth, what.batch, what.executor->threads(), {}, 0, 0, {}, {}};
+    run(what, what.kind == BenchRow::Kind::kPrefill ? what.tokens : 1, nullptr);  // a warm-up
+    Work work;
+    repeat(*what.executor, before_each, row, [&] {
+      work = {};
+      run(what, what.tokens, &work);
+    });
+    row.bytes_read = work.bytes;
+    row.operations = work.operations;
+  }
+
+  void measure_requests(const Measurement& what, const std::function<void()>& before_each, BenchRow& row) {
+    cache_.reset();  // before the engine's takes memory
+    RequestBench requests(language_model_, options_, what.batch, *what.executor);
+    BenchRow::Requests warm_up{};
+    requests.run(warm_up);
+    row.requests.emplace();
+    repeat(*what.executor, before_each, row, [&] { requests.run(*row.requests); });
+    row.operations = static_cast<double>(what.batch) *
+                     operations_of(model_.config(), 0, what.tokens - 1, options_.request_new);
+  }
+
+  // Times it, and the peaks in turn with it.
+  template <class Once>
+  void repeat(Executor& executor, const std::function<void()>& before_each, BenchRow& row, Once once) {
     std::vector<double> read, operations;
     const auto measure_peaks = [&] {
-      read.push_back(meter_.read_bandwidth(what.executor->pool()));
-      operations.push_back(meter_.operations(what.executor->kernels(), inputs_, what.executor->pool()));
+      read.push_back(meter_.read_bandwidth(executor.pool()));
+      operations.push_back(meter_.operations(executor.kernels(), inputs_, executor.pool()));
     };
     for (std::int64_t i = 0; i < options_.repetitions; ++i) {
       before_each();
       measure_peaks();
-      row.bytes_read = row.operations = 0;
       const auto start = std::chrono::steady_clock::now();
-      run(what, what.tokens, &row);
+      once();
       row.seconds.push_back(seconds_since(start));
     }
     measure_peaks();
     row.read_peak = spread_of(read);
     row.operations_peak = spread_of(operations);
-    return row;
   }
 
- private:
   // A cache whose `batch` sequences hold `depth` positions.
   void fill(std::int64_t batch, std::int64_t depth) {
     if (!cache_.has_value() || cache_->batch() != batch) {
@@ -147,62 +255,52 @@ class Bench {
     }
   }
 
-  void warm_up(const Measurement& what) {
-    run(what, what.kind == BenchRow::Kind::kPrefill ? what.tokens : 1, nullptr);
-  }
-
-  void run(const Measurement& what, std::int64_t tokens, BenchRow* row) {
+  void run(const Measurement& what, std::int64_t tokens, Work* work) {
     if (what.kind == BenchRow::Kind::kPrefill) {
-      prefill(0, what.depth, what.depth + tokens, *what.executor, row);
+      prefill(0, what.depth, what.depth + tokens, *what.executor, work);
     } else {
-      decode(what.depth, what.depth + tokens, *what.executor, row);
+      decode(what.depth, what.depth + tokens, *what.executor, work);
     }
   }
 
   // Positions [begin, end) of one sequence, chunk by chunk.
-  void prefill(std::int32_t sequence, std::int64_t begin, std::int64_t end, Executor& executor,
-               BenchRow* row) {
+  void prefill(std::int32_t sequence, std::int64_t begin, std::int64_t end, Executor& executor, Work* work) {
     for (std::int64_t from = begin; from < end; from += options_.prefill_chunk) {
       const std::int64_t to = std::min(from + options_.prefill_chunk, end);
-      forward(std::array{Run{sequence, tokens_of(from, to), from, to == end ? 1 : 0}}, executor, row);
+      forward(std::array{Run{sequence, tokens_of(from, to), from, to == end ? 1 : 0}}, executor, work);
     }
   }
 
   // Positions [begin, end) of all sequences together, one after another.
-  void decode(std::int64_t begin, std::int64_t end, Executor& executor, BenchRow* row) {
+  void decode(std::int64_t begin, std::int64_t end, Executor& executor, Work* work) {
     std::vector<Run> runs(static_cast<std::size_t>(cache_->batch()));
     for (std::int64_t position = begin; position < end; ++position) {
       for (std::size_t sequence = 0; sequence < runs.size(); ++sequence) {
         runs[sequence] = {static_cast<std::int32_t>(sequence), tokens_of(position, position + 1), position,
                           1};
       }
-      forward(runs, executor, row);
+      forward(runs, executor, work);
     }
   }
 
-  void forward(std::span<const Run> runs, Executor& executor, BenchRow* row) {
+  // work: nullptr if it is not counted.
+  void forward(std::span<const Run> runs, Executor& executor, Work* work) {
     model_.forward(runs, *cache_, executor, logits_);
-    if (row == nullptr) return;
-    row->bytes_read += static_cast<double>(model_.weight_bytes());
-    const Config& config = model_.config();
-    double products = 0;
+    if (work == nullptr) return;
+    work->bytes += static_cast<double>(model_.weight_bytes());
     for (const Run& run : runs) {
       const auto count = static_cast<std::int64_t>(run.tokens.size());
-      const std::int64_t end = run.first_position + count;
-      row->bytes_read += kv_bytes(config, options_.kv_type, end);
-      const double mean_seen = static_cast<double>(run.first_position + end + 1) / 2;
-      products +=
-          static_cast<double>(count) * (layer_products(config) + attention_products(config, mean_seen)) +
-          static_cast<double>(run.n_logits) * head_products(config);
+      work->bytes += kv_bytes(model_.config(), options_.kv_type, run.first_position + count);
+      work->operations += operations_of(model_.config(), run.first_position, count, run.n_logits);
     }
-    row->operations += 2 * products;
   }
 
   std::span<const TokenId> tokens_of(std::int64_t begin, std::int64_t end) const {
     return std::span(tokens_).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
   }
 
-  const Model& model_;
+  const LanguageModel& language_model_;
+  const Model& model_;  // of it
   const BenchOptions& options_;
   kernels::InputKind inputs_;
   Executor& filler_;
@@ -231,8 +329,31 @@ std::vector<Measurement> plan(const BenchOptions& options, std::span<Executor> e
     for (const std::int64_t depth : options.depths)
       add(BenchRow::Kind::kDecode, options.decode, depth, batch);
   }
-  if (all.empty()) throw Error(ErrorKind::kInvalidArgument, "prefill and decode are 0: nothing to measure");
+  for (const std::int64_t requests : options.requests) {
+    for (Executor& executor : executors) {
+      if (requests == 0) continue;
+      const std::int64_t tokens = options.request_prompt + options.request_new;
+      all.push_back({BenchRow::Kind::kRequests, tokens, 0, requests, &executor});
+    }
+  }
+  if (all.empty()) {
+    throw Error(ErrorKind::kInvalidArgument, "prefill, decode and requests are 0: nothing to measure");
+  }
   return all;
+}
+
+// ---- Told
+
+Spread rates_of(std::int64_t tokens, std::span<const double> seconds) {
+  std::vector<double> rates;
+  for (const double time : seconds) rates.push_back(static_cast<double>(tokens) / time);
+  return spread_of(rates);
+}
+
+double median_share(std::span<const double> parts, std::span<const double> wholes) {
+  std::vector<double> shares;
+  for (std::size_t i = 0; i < parts.size(); ++i) shares.push_back(parts[i] / wholes[i]);
+  return spread_of(shares).median;
 }
 
 }  // namespace
@@ -241,15 +362,29 @@ Spread spread_of(std::span<const double> values) {
   return {percentile(values, 0.5), percentile(values, 0.0), percentile(values, 1.0)};
 }
 
-Spread BenchRow::tokens_per_second() const {
-  std::vector<double> rates;
-  for (const double time : seconds) rates.push_back(static_cast<double>(tokens * batch) / time);
-  return spread_of(rates);
+Spread BenchRow::tokens_per_second() const { return rates_of(tokens * batch, seconds); }
+std::optional<double> BenchRow::bytes_per_second() const {
+  if (!bytes_read) return std::nullopt;
+  return *bytes_read / spread_of(seconds).median;
 }
-double BenchRow::bytes_per_second() const { return bytes_read / spread_of(seconds).median; }
 double BenchRow::operations_per_second() const { return operations / spread_of(seconds).median; }
-double BenchRow::read_share() const { return bytes_per_second() / read_peak.median; }
+std::optional<double> BenchRow::read_share() const {
+  if (!bytes_read) return std::nullopt;
+  return *bytes_per_second() / read_peak.median;
+}
 double BenchRow::operations_share() const { return operations_per_second() / operations_peak.median; }
+std::optional<double> BenchRow::schedule_share() const {
+  if (!requests) return std::nullopt;
+  return median_share(requests->schedule_seconds, seconds);
+}
+std::optional<double> BenchRow::draw_share() const {
+  if (!requests) return std::nullopt;
+  return median_share(requests->draw_seconds, seconds);
+}
+std::optional<Spread> BenchRow::Requests::decode_tokens_per_second() const {
+  if (decode_tokens == 0) return std::nullopt;
+  return rates_of(decode_tokens, decode_seconds);
+}
 
 BenchReport bench(const std::string& path, const BenchOptions& options, const BenchProgress& progress) {
   check_options(options);
@@ -277,7 +412,7 @@ BenchReport bench(const std::string& path, const BenchOptions& options, const Be
                      load_seconds,
                      first_token_seconds,
                      {}};
-  Bench run(model.model(), options, inputs, largest);
+  Bench run(model, options, inputs, largest);
   const std::int64_t all = static_cast<std::int64_t>(measurements.size()) * options.repetitions;
   std::int64_t done = 0;
   for (const Measurement& measurement : measurements) {
