@@ -1,8 +1,9 @@
 """Kvasir and its peers in turn, repetition by repetition, on the same model file, threads and work.
 
 Rows: ppN is the prefill of N tokens, tgN the decoding of N tokens one after another; @D after D positions that are in
-the cache already; xB with B sequences together; +busy while another process spins on every core; load is the time from
-opening the file to the logits of a first token. Ratios above 1 are in Kvasir's favour.
+the cache already; xB with B sequences together; +busy while another process spins on every core; rqP+NxB is B requests
+at once, of P prompt and N new tokens each, to Kvasir's engine; load is the time from opening the file to the logits of
+a first token. Ratios above 1 are in Kvasir's favour.
 """
 
 import argparse
@@ -30,31 +31,44 @@ DEFAULT_ROWS = "pp512,tg128,tg32@4096,tg64x8,tg64x32,tg64+busy,load"
 @dataclass(frozen=True)
 class Row:
     name: str
-    kind: str  # "pp", "tg" or "load"
-    tokens: int = 1
+    kind: str  # "pp", "tg", "rq" or "load"
+    prefill: int = 0
+    decode: int = 0
     depth: int = 0
     batch: int = 1
     busy: bool = False
+
+    @property
+    def tokens(self):
+        return (self.prefill + self.decode) * self.batch
 
 
 def parse_row(name):
     if name == "load":
         return Row(name, "load")
+    requests = re.fullmatch(r"rq([1-9]\d*)\+([1-9]\d*)x([1-9]\d*)", name)
+    if requests:
+        prefill, decode, batch = map(int, requests.groups())
+        return Row(name, "rq", prefill, decode, batch=batch)
     match = re.fullmatch(r"(pp|tg)([1-9]\d*)(?:@(\d+))?(?:x([1-9]\d*))?(\+busy)?", name)
     if not match or (match[1] == "pp" and match[4]):
-        raise argparse.ArgumentTypeError(f'"{name}" is no row such as pp512, tg128@4096, tg64x8, tg64+busy or load')
+        raise argparse.ArgumentTypeError(f'"{name}" is no row such as pp512, tg128@4096, tg64x8, tg64+busy, '
+                                         "rq128+64x8 or load")
     kind, tokens, depth, batch, busy = match.groups()
-    return Row(name, kind, int(tokens), int(depth or 0), int(batch or 1), bool(busy))
+    prefill, decode = (int(tokens), 0) if kind == "pp" else (0, int(tokens))
+    return Row(name, kind, prefill, decode, int(depth or 0), int(batch or 1), bool(busy))
 
 
 class Ours:
     """One kvasir bench for each row: it waits for its turn before each repetition."""
 
     def __init__(self, model, row, threads, repetitions):
-        prefill, decode = (row.tokens, 0) if row.kind == "pp" else (0, row.tokens)
-        self.process = start(KVASIR, "bench", "-m", model, "-p", prefill, "-n", decode, "-d", row.depth, "-b",
-                             row.batch, "-t", threads, "-r", repetitions, "--take-turns", "--json",
-                             stderr=subprocess.PIPE)
+        if row.kind == "rq":
+            work = ["-p", 0, "-n", 0, "-R", row.batch, "--request-prompt", row.prefill, "--request-new", row.decode]
+        else:
+            work = ["-p", row.prefill, "-n", row.decode, "-d", row.depth, "-b", row.batch]
+        self.process = start(KVASIR, "bench", "-m", model, *work, "-t", threads, "-r", repetitions, "--take-turns",
+                             "--json", stderr=subprocess.PIPE)
         self.wait_ready()
 
     def wait_ready(self):
@@ -89,8 +103,8 @@ class Peer:
         return json.loads(line)
 
     def measure(self, row, threads):
-        prefill, decode = (row.tokens, 0) if row.kind == "pp" else (0, row.tokens)
-        request = {"prefill": prefill, "decode": decode, "depth": row.depth, "batch": row.batch, "threads": threads}
+        request = {"prefill": row.prefill, "decode": row.decode, "depth": row.depth, "batch": row.batch,
+                   "threads": threads}
         print(json.dumps(request), file=self.process.stdin, flush=True)
         return self.answer()["seconds"]
 
@@ -135,10 +149,9 @@ def run_row(model, row, threads, repetitions, peers):
         seconds = take_turns(measures, repetitions)
     report = ours.report()
     seconds[OURS] = report["seconds"]
-    tokens = row.tokens * row.batch
     return {
         "unit": "tokens/s",
-        "values": {name: [tokens / time for time in times] for name, times in seconds.items()},
+        "values": {name: [row.tokens / time for time in times] for name, times in seconds.items()},
         "read_share": report["read_share"],
         "operations_share": report["operations_share"],
     }

@@ -42,13 +42,15 @@ class LlamaWorker(Worker):
         for sequence in range(sequences):
             llama_cpp.llama_memory_seq_rm(memory, sequence, position, -1)
 
-    def prefill(self, sequence, begin, end):
-        self.forward([(sequence, position) for position in range(begin, end)], end - begin - 1)
+    def prefill(self, sequences, begin, end):
+        rows = [(sequence, position) for sequence in range(sequences) for position in range(begin, end)]
+        for start in range(0, len(rows), CHUNK):
+            self.forward(rows[start:start + CHUNK], end - 1)
 
     def decode(self, sequences, position):
-        self.forward([(sequence, position) for sequence in range(sequences)], 0)
+        self.forward([(sequence, position) for sequence in range(sequences)], position)
 
-    def forward(self, rows, first_with_logits):
+    def forward(self, rows, position_with_logits):
         """rows: (sequence, position) of each token."""
         batch = self.batch
         batch.n_tokens = len(rows)
@@ -57,7 +59,7 @@ class LlamaWorker(Worker):
             batch.pos[i] = position
             batch.n_seq_id[i] = 1
             batch.seq_id[i][0] = sequence
-            batch.logits[i] = i >= first_with_logits
+            batch.logits[i] = position == position_with_logits
         status = llama_cpp.llama_decode(self.context, batch)
         if status != 0:
             raise SystemExit(f"compare: llama.cpp's decode failed with status {status}")

@@ -11,7 +11,7 @@ import gguf
 import torch
 import torch.nn.functional as F
 
-from worker import Refused, Worker, serve
+from worker import CHUNK, Refused, Worker, serve
 
 TYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 LAYER = ("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down")
@@ -67,9 +67,11 @@ class TorchWorker(Worker):
     def rewind(self, sequences, position):
         pass  # attention sees no position after its own
 
-    def prefill(self, sequence, begin, end):
-        tokens = [self.token(position) for position in range(begin, end)]
-        self.forward([tokens], begin, sequence, all_logits=False)
+    def prefill(self, sequences, begin, end):
+        for sequence in range(sequences):  # each by itself
+            for start in range(begin, end, CHUNK):
+                tokens = [self.token(position) for position in range(start, min(start + CHUNK, end))]
+                self.forward([tokens], start, sequence, all_logits=False)
 
     def decode(self, sequences, position):
         self.forward([[self.token(position)]] * sequences, position)

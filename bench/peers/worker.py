@@ -1,7 +1,8 @@
 """A peer in a process of its own, measured once for each line of standard input, as llama-bench measures llama.cpp.
 
-A request is {"prefill": tokens or 0, "decode": tokens or 0, "depth", "batch", "threads"}, the answer {"seconds"}. The
-first answer, before any request, is {"first_token_seconds"}, from opening the file to the logits of one token; or
+A request is {"prefill": tokens or 0, "decode": tokens or 0, "depth", "batch", "threads"}, the answer {"seconds"}: so
+many tokens of each of the batch's sequences, as prompts, then so many of all together, one after another. The first
+answer, before any request, is {"first_token_seconds"}, from opening the file to the logits of one token; or
 {"refused": why} of a model that the peer does not run, and then the process ends.
 """
 
@@ -19,7 +20,7 @@ class Refused(Exception):
 
 
 class Worker(abc.ABC):
-    """A model with a cache. Every forward pass ends with the logits of each sequence's last token."""
+    """A model with a cache."""
 
     vocabulary: int
     case = None
@@ -33,40 +34,33 @@ class Worker(abc.ABC):
         """Forgets this position and those after it."""
 
     @abc.abstractmethod
-    def prefill(self, sequence, begin, end):
-        """One pass over these positions, CHUNK at most, of one sequence."""
+    def prefill(self, sequences, begin, end):
+        """These positions of so many sequences, in passes of CHUNK tokens at most; logits of each one's last."""
 
     @abc.abstractmethod
     def decode(self, sequences, position):
-        """One pass over this position of so many sequences."""
+        """One pass over this position of so many sequences; logits of each."""
 
     def token(self, position):
         return position * 7919 % self.vocabulary
 
-    def fill(self, sequence, begin, end):
-        for start in range(begin, end, CHUNK):
-            self.prefill(sequence, start, min(start + CHUNK, end))
-
-    def run(self, request, tokens):
+    def run(self, request, prefill, decode):
         depth, batch = request["depth"], request["batch"]
         self.rewind(batch, depth)
         start = time.perf_counter()
-        if request["prefill"]:
-            self.fill(0, depth, depth + tokens)
-        else:
-            for position in range(depth, depth + tokens):
-                self.decode(batch, position)
+        self.prefill(batch, depth, depth + prefill)
+        for position in range(depth + prefill, depth + prefill + decode):
+            self.decode(batch, position)
         return time.perf_counter() - start
 
     def measure(self, request):
-        tokens = request["prefill"] or request["decode"]
+        prefill, decode = request["prefill"], request["decode"]
         if request != self.case:
-            self.make_cache(request["batch"], request["depth"] + tokens, request["threads"])
-            for sequence in range(request["batch"]):
-                self.fill(sequence, 0, request["depth"])
-            self.run(request, request["prefill"] or 1)  # a warm-up
+            self.make_cache(request["batch"], request["depth"] + prefill + decode, request["threads"])
+            self.prefill(request["batch"], 0, request["depth"])
+            self.run(request, prefill, min(decode, 1))  # a warm-up
             self.case = request
-        return self.run(request, tokens)
+        return self.run(request, prefill, decode)
 
 
 def answer(**fields):
