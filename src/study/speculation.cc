@@ -7,9 +7,10 @@
 #include <utility>
 
 #include "engine/measure.h"
+#include "engine/timed_requests.h"
 #include "kvasir/error.h"
 #include "kvasir/study.h"
-#include "study/timed_requests.h"
+#include "study/context.h"
 
 namespace kvasir {
 namespace {
