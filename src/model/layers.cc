@@ -259,13 +259,18 @@ void Attention::attend(const ForwardPass& pass, const float* q, float* out) cons
   }
   if (!share_spans) {
     const ThreadScratch scratch(executor, most_sums + most_scratch);
-    executor.pool().parallel_for(n_tiles * n_kv_head, [&](std::int64_t piece) {
-      const RowTile& tile = tiles[static_cast<std::size_t>(piece / n_kv_head)];
-      const kernels::AttentionQuery query = query_of(tile, piece % n_kv_head);
+    // One head after the other where there are tiles for all: the kernel fetches the next head's keys.
+    const std::int64_t heads = n_tiles < 4 * std::int64_t{executor.threads()} ? 1 : n_kv_head;
+    executor.pool().parallel_for(n_tiles * n_kv_head / heads, [&](std::int64_t piece) {
+      const RowTile& tile = tiles[static_cast<std::size_t>(piece * heads / n_kv_head)];
+      const kernels::KvView cache = view(tile);
       float* sums = scratch.mine();
-      executor.kernels().attention(view(tile), query, query.span_begin(), query.span_end(), sums,
-                                   sums + most_sums);
-      executor.kernels().combine_spans(query, sums);
+      for (std::int64_t head = piece * heads % n_kv_head, end = head + heads; head < end; ++head) {
+        const kernels::AttentionQuery query = query_of(tile, head);
+        executor.kernels().attention(cache, query, query.span_begin(), query.span_end(), sums,
+                                     sums + most_sums);
+        executor.kernels().combine_spans(query, sums);
+      }
     });
     return;
   }

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
+#include <type_traits>
+
 #include "kvasir/error.h"
 
 namespace kvasir {
@@ -22,28 +25,23 @@ template <class T>
 template <class T>
 double checked_max_of(std::span<const T> row, const char* what) {
   constexpr T kInfinity = std::numeric_limits<T>::infinity();
-  constexpr std::size_t kLanes = 16;  // independent maxima, so that they can share vectors
+  // Independent maxima, which the compiler puts into vectors, if there are so many and no branches.
+  constexpr std::size_t kLanes = 32;
+  using Flag = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;  // as wide as a number
   std::array<T, kLanes> largest;
-  std::array<T, kLanes> spoilt{};  // stays 0 while no NaN or +inf was seen: such a value turns it into NaN
+  std::array<Flag, kLanes> spoilt{};  // by a NaN or +inf
   largest.fill(-kInfinity);
-  const auto visit = [&](T value, std::size_t lane) {
-    largest[lane] = largest[lane] < value ? value : largest[lane];
-    const T above = value < T{0} ? T{0} : value;
-    spoilt[lane] += above - above;
+  const auto visit = [&](const T* values, std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) largest[i] = largest[i] < values[i] ? values[i] : largest[i];
+    for (std::size_t i = 0; i < count; ++i) spoilt[i] |= values[i] < kInfinity ? 0 : 1;
   };
-  std::size_t i = 0;
-  for (; i + kLanes <= row.size(); i += kLanes) {
-    for (std::size_t lane = 0; lane < kLanes; ++lane) visit(row[i + lane], lane);
-  }
-  for (; i < row.size(); ++i) visit(row[i], 0);
+  std::size_t begin = 0;
+  for (; begin + kLanes <= row.size(); begin += kLanes) visit(row.data() + begin, kLanes);
+  visit(row.data() + begin, row.size() - begin);
 
-  T result = -kInfinity;
-  T sum{};
-  for (std::size_t lane = 0; lane < kLanes; ++lane) {
-    result = std::max(result, largest[lane]);
-    sum += spoilt[lane];
-  }
-  if (sum != T{0} || result == -kInfinity) refuse(row, what);
+  const T result = *std::max_element(largest.begin(), largest.end());
+  const bool good = std::all_of(spoilt.begin(), spoilt.end(), [](Flag flag) { return flag == 0; });
+  if (!good || result == -kInfinity) refuse(row, what);
   return result;
 }
 

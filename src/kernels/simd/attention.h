@@ -32,16 +32,24 @@ struct CachedNumbers {
   const KvView* cache;
   const std::byte* base;
   std::int64_t kv_head, head_dim;
-  std::int64_t last_block;  // that this call will read
+  std::int64_t first_block, last_block;  // that this call will read
 
   // A head's part of a block, head_dim times 16 numbers, is too short for the hardware to see a stream: the
   // keys of the next blocks and the values of these are fetched while scores are computed, the keys of the
-  // next span while values are weighed.
+  // next span, or else of the next head, while values are weighed.
   static constexpr bool kFetches = true;
   static constexpr std::int64_t kPart =
       kCacheBlock * static_cast<std::int64_t>(kv_type_bytes(kType));  // bytes
   const std::byte* keys_to_fetch(std::int64_t block) const {
     return cache->k + keys(std::min(block, last_block)) * kv_type_bytes(kType);
+  }
+  const std::byte* next_keys_to_fetch(std::int64_t block) const {
+    const std::int64_t next = block + kSpan / kCacheBlock;
+    if (next <= last_block) return keys_to_fetch(next);
+    const std::int64_t in_span = next % (kSpan / kCacheBlock);
+    return cache->k + cache->k_index(std::min(first_block + in_span, last_block) * kCacheBlock, kv_head + 1,
+                                     0, head_dim) *
+                          kv_type_bytes(kType);
   }
   const std::byte* values_to_fetch(std::int64_t block) const {
     return cache->v + values(block * kCacheBlock) * kv_type_bytes(kType);
@@ -154,7 +162,7 @@ void value_tile(const Values& values, std::int64_t dim, std::int64_t begin, std:
     const std::int64_t block = p / kCacheBlock, block_end = std::min((block + 1) * kCacheBlock, end);
     [[maybe_unused]] const std::byte* next_keys = nullptr;
     if constexpr (Values::kFetches) {
-      next_keys = values.keys_to_fetch(block + kSpan / kCacheBlock) +
+      next_keys = values.next_keys_to_fetch(block) +
                   (p % kCacheBlock * values.head_dim + dim) / kCacheBlock * Values::kPart;
     }
     for (; p < block_end; ++p, index += stride) {
@@ -192,6 +200,7 @@ class SpanAttention {
         span_begin_(span * kSpan),
         begin_(std::max(span_begin_, query.first_position)),
         end_(std::min(span_begin_ + kSpan, queries_.end(queries_.count() - 1))),
+        first_block_(query.first_position / kSpan * (kSpan / kCacheBlock)),
         last_block_((std::min(span_end * kSpan, queries_.end(queries_.count() - 1)) - 1) / kCacheBlock),
         first_query_(queries_.first_that_sees(begin_)),
         sums_(sums),
@@ -204,7 +213,8 @@ class SpanAttention {
     const std::int64_t at_once = widen ? kWidePositions : kSpan;
     for (std::int64_t p = begin_ / kCacheBlock * kCacheBlock; p < end_; p += at_once) {
       const std::int64_t limit = std::min(p + at_once, end_);
-      const CachedNumbers<kType> keys{&cache_, cache_.k, query_.kv_head, query_.head_dim, last_block_};
+      const CachedNumbers<kType> keys{&cache_,         cache_.k,     query_.kv_head,
+                                      query_.head_dim, first_block_, last_block_};
       if (widen) {
         score(widened_keys(keys, p, limit), p, limit);
       } else {
@@ -220,7 +230,8 @@ class SpanAttention {
     }
     for (std::int64_t p = begin_ / kCacheBlock * kCacheBlock; p < end_; p += at_once) {
       const std::int64_t first = std::max(p, begin_), limit = std::min(p + at_once, end_);
-      const CachedNumbers<kType> values{&cache_, cache_.v, query_.kv_head, query_.head_dim, last_block_};
+      const CachedNumbers<kType> values{&cache_,         cache_.v,     query_.kv_head,
+                                        query_.head_dim, first_block_, last_block_};
       if (widen) {
         weigh(widened_values(values, p, limit), first, limit);
       } else {
@@ -316,7 +327,7 @@ class SpanAttention {
   const AttentionQuery& query_;
   Queries queries_;
   std::int64_t span_begin_, begin_, end_;  // of the span; of the positions that are seen in it
-  std::int64_t last_block_;                // of the call
+  std::int64_t first_block_, last_block_;  // of the call
   std::int64_t first_query_;               // the first that sees any of them
   float* sums_;                            // [queries][sums_stride]
   float* scores_;                          // [queries][kSpan]
