@@ -27,11 +27,11 @@ class DraftLength {
     constexpr double kWeight = 0.2;  // of the newest; the others together 0.8
     accepted_share_ +=
         kWeight * (static_cast<double>(accepted) / static_cast<double>(drafted) - accepted_share_);
-    length_ = accepted == drafted ? std::min(2 * length_, kMost) : accepted + 1;
+    length_ = accepted == drafted ? std::min(2 * length_, kMost) : std::max(length_ / 2, accepted + 1);
   }
 
  private:
-  static constexpr std::int64_t kFirst = 4, kMost = 16;
+  static constexpr std::int64_t kFirst = 4, kMost = 12;
   std::int64_t length_ = kFirst;
   double accepted_share_ = 0.8;  // lately; at first a hope, which a few wrong guesses disappoint
 };

@@ -5,19 +5,21 @@
 namespace kvasir {
 namespace {
 
-TEST(DraftLength, GrowsWithRightGuessesAndShrinksToWhatWasRight) {
+TEST(DraftLength, GrowsWithRightGuessesAndShrinksWithWrongOnes) {
   DraftLength length;
   EXPECT_EQ(length.next(0.1), 4);
   length.note(4, 4);
   EXPECT_EQ(length.next(0.1), 8);
   for (int i = 0; i < 5; ++i) length.note(length.next(0.1), length.next(0.1));
-  EXPECT_EQ(length.next(0.1), 16);
-  length.note(16, 9);
+  EXPECT_EQ(length.next(0.1), 12);
+  length.note(12, 9);
   EXPECT_EQ(length.next(0.1), 10);
   length.note(0, 0);
   EXPECT_EQ(length.next(0.1), 10);
-  length.note(10, 0);
-  EXPECT_EQ(length.next(0.1), 1);
+  length.note(10, 2);
+  EXPECT_EQ(length.next(0.1), 5);
+  for (int i = 0; i < 3; ++i) length.note(length.next(0.0), 0);
+  EXPECT_EQ(length.next(0.0), 1);
 }
 
 TEST(DraftLength, IsNoneWhereGuessesCostMoreThanTheyBring) {
