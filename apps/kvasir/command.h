@@ -13,6 +13,7 @@
 
 #include "base/json_writer.h"
 #include "kvasir/config.h"
+#include "kvasir/engine.h"
 #include "kvasir/executor.h"
 #include "kvasir/generate.h"
 #include "kvasir/language_model.h"
@@ -66,7 +67,9 @@ struct ModelOptions {
   std::string resolved_path() const;
   KvType kv_type() const { return chosen_kv_type.value_or(default_kv_type(activations)); }
   // Shows on a terminal how far it is.
-  LanguageModel load(Executor& executor) const;
+  LanguageModel load(Executor& executor) const { return load(resolved_path(), executor); }
+  // Another file, in the same way.
+  LanguageModel load(const std::string& file, Executor& executor) const;
 };
 
 struct RunCliOptions {
@@ -115,6 +118,19 @@ struct SamplingOptions {
     params.top_p = 0.95;
     return params;
   }
+};
+
+// Whether tokens are guessed, and by what.
+class SpeculationOptions {
+ public:
+  void add(CLI::App& command);
+  // Error(kInvalidArgument) for what is neither ngram nor draft:FILE.
+  Speculation kind() const;
+  // The draft model, if one is wanted.
+  std::optional<LanguageModel> load_draft(const ModelOptions& model, Executor& executor) const;
+
+ private:
+  std::string text_;
 };
 
 // ---- Output

@@ -2,16 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <exception>
-#include <string_view>
 
+#include "command.h"
 #include "kvasir/error.h"
 
 namespace kvasir::cli {
 namespace {
-
-constexpr std::string_view kDraft = "draft:";
 
 EngineOptions engine_options(const LanguageModel* draft, const GenerateRequest& like,
                              std::int64_t positions) {
@@ -29,31 +26,6 @@ EngineOptions engine_options(const LanguageModel* draft, const GenerateRequest& 
 }
 
 }  // namespace
-
-void SpeculationOptions::add(CLI::App& command) {
-  command
-      .add_option("--speculate", text_,
-                  "Guess tokens and check them together: ngram (what followed before) or draft:FILE (a "
-                  "smaller model with the same vocabulary); the answer stays the same")
-      ->type_name("ngram|draft:FILE")
-      ->take_last();
-}
-
-Speculation SpeculationOptions::kind() const {
-  if (text_.empty()) return Speculation::kNone;
-  if (text_ == "ngram") return Speculation::kNgram;
-  if (text_.starts_with(kDraft) && text_.size() > kDraft.size()) return Speculation::kDraftModel;
-  throw Error(ErrorKind::kInvalidArgument,
-              fmt::format("--speculate: \"{}\" is neither ngram nor draft:FILE", text_));
-}
-
-std::optional<LanguageModel> SpeculationOptions::load_draft(const ModelOptions& model,
-                                                            Executor& executor) const {
-  if (kind() != Speculation::kDraftModel) return std::nullopt;
-  ModelOptions draft = model;
-  draft.path = text_.substr(kDraft.size());
-  return draft.load(executor);
-}
 
 Completer::Completer(const LanguageModel& model, const LanguageModel* draft, Executor& executor,
                      const GenerateRequest& like, Speculation speculation, std::int64_t positions)

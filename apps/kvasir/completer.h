@@ -2,31 +2,15 @@
 #ifndef KVASIR_APPS_COMPLETER_H_
 #define KVASIR_APPS_COMPLETER_H_
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 
-#include "command.h"
 #include "kvasir/engine.h"
 #include "kvasir/generate.h"
 #include "kvasir/language_model.h"
 
 namespace kvasir::cli {
-
-// Whether tokens are guessed, and by what.
-class SpeculationOptions {
- public:
-  void add(CLI::App& command);
-  // Error(kInvalidArgument) for what is neither ngram nor draft:FILE.
-  Speculation kind() const;
-  // The draft model, if one is wanted.
-  std::optional<LanguageModel> load_draft(const ModelOptions& model, Executor& executor) const;
-
- private:
-  std::string text_;
-};
 
 // Runs requests on an engine, whose cache keeps what a prompt has in common with those before it; without a
 // cache the naive way.

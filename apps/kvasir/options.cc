@@ -22,6 +22,7 @@
 namespace kvasir::cli {
 namespace {
 
+constexpr std::string_view kDraft = "draft:";
 constexpr const char* kDefaultModel = "SmolLM2-135M-Instruct.Q4_1.gguf";
 
 std::string environment(const char* name) {
@@ -136,11 +137,11 @@ void ModelOptions::add_types(CLI::App& command) {
       "Numbers in the KV cache: f16, bf16 or f32 (default: f16; f32 with --activations f32)");
 }
 
-LanguageModel ModelOptions::load(Executor& executor) const {
+LanguageModel ModelOptions::load(const std::string& file, Executor& executor) const {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point start = Clock::now();
   ProgressLine line;
-  return LanguageModel::load(resolved_path(), activations, executor, [&](double share) {
+  return LanguageModel::load(file, activations, executor, [&](double share) {
     // A small model is there before anybody could read the line.
     if (Clock::now() - start < std::chrono::milliseconds(300)) return;
     line.show(fmt::format("loading: {:.0f} %", 100.0 * share));
@@ -263,6 +264,29 @@ GenerateRequest SamplingOptions::request(const RunCliOptions& run, KvType kv_typ
   request.run = run.get();
   request.kv_type = kv_type;
   return request;
+}
+
+void SpeculationOptions::add(CLI::App& command) {
+  command
+      .add_option("--speculate", text_,
+                  "Guess tokens and check them together: ngram (what followed before) or draft:FILE (a "
+                  "smaller model with the same vocabulary); the answer stays the same")
+      ->type_name("ngram|draft:FILE")
+      ->take_last();
+}
+
+Speculation SpeculationOptions::kind() const {
+  if (text_.empty()) return Speculation::kNone;
+  if (text_ == "ngram") return Speculation::kNgram;
+  if (text_.starts_with(kDraft) && text_.size() > kDraft.size()) return Speculation::kDraftModel;
+  throw Error(ErrorKind::kInvalidArgument,
+              fmt::format("--speculate: \"{}\" is neither ngram nor draft:FILE", text_));
+}
+
+std::optional<LanguageModel> SpeculationOptions::load_draft(const ModelOptions& model,
+                                                            Executor& executor) const {
+  if (kind() != Speculation::kDraftModel) return std::nullopt;
+  return model.load(text_.substr(kDraft.size()), executor);
 }
 
 void print(std::string_view text) {

@@ -453,14 +453,12 @@ void add_speculation(CLI::App& group, Action& chosen) {
     chosen = [options] {
       options->study.kv_type = options->model.kv_type();
       return options->run([&](const LanguageModel& model, Executor& executor, const StudyProgress& progress) {
+        SpeculationStudyOptions study = options->study;
         std::optional<LanguageModel> draft;
         if (!options->draft.empty()) {
-          ModelOptions file = options->model;
-          file.path = options->draft;
-          options->study.draft_model = &draft.emplace(file.load(executor));
+          study.draft_model = &draft.emplace(options->model.load(options->draft, executor));
         }
-        return speculation_findings(study_speculation(model, executor, options->study, progress),
-                                    options->study,
+        return speculation_findings(study_speculation(model, executor, study, progress), options->study,
                                     std::filesystem::path(options->draft).filename().string());
       });
     };

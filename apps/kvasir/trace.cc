@@ -12,7 +12,6 @@
 
 #include "base/json_writer.h"
 #include "command.h"
-#include "completer.h"
 #include "interrupt.h"
 #include "kvasir/engine.h"
 #include "kvasir/error.h"

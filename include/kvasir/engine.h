@@ -111,8 +111,8 @@ struct EngineMetrics {
   std::int64_t generated_tokens = 0;
   std::int64_t preemptions = 0;
   std::int64_t drafted = 0, accepted = 0;
-  double schedule_seconds = 0.0, draft_seconds = 0.0, forward_seconds = 0.0,
-         draw_seconds = 0.0;  // of all steps
+  // Of all steps.
+  double schedule_seconds = 0.0, draft_seconds = 0.0, forward_seconds = 0.0, draw_seconds = 0.0;
   PagedKvCache::Usage cache{};
 };
 

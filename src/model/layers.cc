@@ -245,8 +245,9 @@ void Attention::attend(const ForwardPass& pass, const float* q, float* out) cons
   const auto n_tiles = static_cast<std::int64_t>(tiles.size());
   const auto view = [&](const RowTile& tile) { return pass.cache.view(layer_, tile.sequence); };
 
+  const std::int64_t enough_pieces = 4 * std::int64_t{executor.threads()};
   // Where rows are few and contexts long, spans are shared out, too.
-  const bool share_spans = n_tiles * n_kv_head < 4 * std::int64_t{executor.threads()} &&
+  const bool share_spans = n_tiles * n_kv_head < enough_pieces &&
                            std::any_of(tiles.begin(), tiles.end(), [&](const RowTile& tile) {
                              const kernels::AttentionQuery query = query_of(tile, 0);
                              return query.span_end() - query.span_begin() > kSpansAtOnce;
@@ -260,7 +261,7 @@ void Attention::attend(const ForwardPass& pass, const float* q, float* out) cons
   if (!share_spans) {
     const ThreadScratch scratch(executor, most_sums + most_scratch);
     // One head after the other where there are tiles for all: the kernel fetches the next head's keys.
-    const std::int64_t heads = n_tiles < 4 * std::int64_t{executor.threads()} ? 1 : n_kv_head;
+    const std::int64_t heads = n_tiles < enough_pieces ? 1 : n_kv_head;
     executor.pool().parallel_for(n_tiles * n_kv_head / heads, [&](std::int64_t piece) {
       const RowTile& tile = tiles[static_cast<std::size_t>(piece * heads / n_kv_head)];
       const kernels::KvView cache = view(tile);

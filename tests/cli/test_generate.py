@@ -81,10 +81,8 @@ def test_guesses_change_no_token(tiny, tiny_draft):
 
 
 def test_a_draft_model_must_be_there_and_know_the_same_tokens(tiny, tmp_path):
-    def refused(status, draft):
-        return error(status, "generate", "-m", tiny, "x", "--speculate", f"draft:{draft}")
-
-    assert "cannot open" in refused(1, tmp_path / "none.gguf")
+    none = tmp_path / "none.gguf"
+    assert "cannot open" in error(1, "generate", "-m", tiny, "x", "--speculate", f"draft:{none}")
     assert "vocabulary" in error(2, "generate", "x", "--speculate", f"draft:{tiny}")
 
 
