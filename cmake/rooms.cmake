@@ -36,14 +36,15 @@ function(kvasir_room name)
   endif()
 endfunction()
 
-# kvasir_test(NAME SOURCES ... LINK ... [TIMEOUT seconds]): a GoogleTest program, each of its tests known to ctest.
+# kvasir_test(NAME SOURCES ... LINK ... [TIMEOUT seconds] [PREFIX prefix]): a GoogleTest program, each of its tests
+# known to ctest, by its name after the prefix.
 function(kvasir_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT;PREFIX" "SOURCES;LINK" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_LINK} kvasir_options GTest::gtest GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE KVASIR_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data")
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT ${ARG_TIMEOUT})
+  gtest_discover_tests(${name} TEST_PREFIX "${ARG_PREFIX}" DISCOVERY_TIMEOUT 120 PROPERTIES TIMEOUT ${ARG_TIMEOUT})
 endfunction()

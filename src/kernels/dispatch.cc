@@ -19,7 +19,7 @@ namespace kvasir::kernels {
 namespace {
 
 constexpr std::string_view kKnownNames[] = {"scalar",     "avx2", "avx512", "avx512vnni",
-                                            "avx512bf16", "neon", "neondot"};
+                                            "avx512bf16", "amx",  "neon",   "neondot"};
 
 #if defined(__x86_64__)
 bool has_f16c() {  // __builtin_cpu_supports does not know it in every compiler
@@ -44,6 +44,7 @@ std::vector<const KernelSet*> detect() {
 #endif
         if (__builtin_cpu_supports("avx512bf16") && avx512bf16_is_as_defined()) {
           sets.push_back(&avx512bf16_kernels());
+          if (request_amx()) sets.push_back(&amx_kernels());
         }
       }
     }

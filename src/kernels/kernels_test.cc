@@ -194,7 +194,7 @@ TEST(Linear, EverySetGivesTheBitsOfTheDefinition) {
 
 // Where sums of 16 bits, or a byte that changes its sign, would overflow.
 TEST(Linear, QuantsAndInputsAtTheirLimitsGiveTheBitsOfTheDefinition) {
-  const std::int64_t n = 16, k = 256, rows = 5;
+  const std::int64_t n = 16, k = 256, rows = 21;
   std::mt19937 random(kSeed + 3);
   std::vector<float> x(static_cast<std::size_t>(rows * k), 1.0F);  // all quants 127
   for (std::int64_t i = 0; i < k; ++i) {

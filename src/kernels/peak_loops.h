@@ -26,6 +26,7 @@ PeakLoops avx2_peak_loops();
 PeakLoops avx512_peak_loops();
 PeakLoops avx512vnni_peak_loops();
 PeakLoops avx512bf16_peak_loops();
+PeakLoops amx_peak_loops();
 void avx2_read(const std::byte* memory, std::size_t bytes);
 void avx512_read(const std::byte* memory, std::size_t bytes);
 #elif defined(__aarch64__)

@@ -68,6 +68,7 @@ PeakLoops loops_of(const KernelSet& set) {
   if (name == "avx512") return avx512_peak_loops();
   if (name == "avx512vnni") return avx512vnni_peak_loops();
   if (name == "avx512bf16") return avx512bf16_peak_loops();
+  if (name == "amx") return amx_peak_loops();
 #elif defined(__aarch64__)
   if (name == "neon") return neon_peak_loops();
   if (name == "neondot") return neondot_peak_loops();

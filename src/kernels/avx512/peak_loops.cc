@@ -1,4 +1,4 @@
-// Peak loops for AVX-512: alone, with VNNI, with VNNI and BF16.
+// Peak loops for AVX-512: alone, with VNNI, with VNNI and BF16, with AMX, too.
 #include "kernels/peak_loops.h"
 
 #if defined(__x86_64__)
@@ -10,6 +10,8 @@
 #include <immintrin.h>
 
 #include <utility>
+
+#include "kernels/avx512/tiles.h"
 
 namespace kvasir::kernels {
 namespace {
@@ -114,5 +116,29 @@ PeakLoops avx512bf16_peak_loops() {
 }  // namespace kvasir::kernels
 
 #pragma GCC pop_options
+
+namespace kvasir::kernels {
+namespace {
+
+void tile_loop(std::int64_t steps) {
+  constexpr Tiles::Shape kWhole = {kTileRows, kTileRowBytes};
+  const Tiles tiles({kWhole, kWhole, kWhole, kWhole, kWhole, kWhole});
+  for (std::int64_t i = 0; i < steps; ++i) {
+    multiply_tiles<0, 4, 5>();
+    multiply_tiles<1, 4, 5>();
+    multiply_tiles<2, 4, 5>();
+    multiply_tiles<3, 4, 5>();
+  }
+}
+
+}  // namespace
+
+PeakLoops amx_peak_loops() {
+  PeakLoops loops = avx512bf16_peak_loops();
+  loops.int8 = {tile_loop, 4 * kTileRows * kTileRows * kTileRowBytes * 2.0};
+  return loops;
+}
+
+}  // namespace kvasir::kernels
 
 #endif  // defined(__x86_64__)

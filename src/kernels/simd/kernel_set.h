@@ -9,22 +9,9 @@ inline void linear_chunk(const PackedMatrix& w, std::int64_t begin, std::int64_t
       return linear_floats<TensorType::kF16>(w, begin, end, x, rows, y, y_stride);
     case TensorType::kBF16:
       return linear_bf16(w, begin, end, x, rows, y, y_stride);
-    case TensorType::kQ8_0:
-      return linear_quants<TensorType::kQ8_0>(w, begin, end, x, rows, y, y_stride);
-    case TensorType::kQ4_0:
-      return linear_quants<TensorType::kQ4_0>(w, begin, end, x, rows, y, y_stride);
-    case TensorType::kQ4_1:
-      return linear_quants<TensorType::kQ4_1>(w, begin, end, x, rows, y, y_stride);
-    case TensorType::kQ5_0:
-      return linear_quants<TensorType::kQ5_0>(w, begin, end, x, rows, y, y_stride);
-    case TensorType::kQ5_1:
-      return linear_quants<TensorType::kQ5_1>(w, begin, end, x, rows, y, y_stride);
-    case TensorType::kQ4_K:
-      return linear_quants<TensorType::kQ4_K>(w, begin, end, x, rows, y, y_stride);
-    case TensorType::kQ5_K:
-      return linear_quants<TensorType::kQ5_K>(w, begin, end, x, rows, y, y_stride);
-    case TensorType::kQ6_K:
-      return linear_quants<TensorType::kQ6_K>(w, begin, end, x, rows, y, y_stride);
+    default:
+      return with_quant_type(w.type,
+                             [&](auto type) { linear_quants<type()>(w, begin, end, x, rows, y, y_stride); });
   }
 }
 

@@ -233,6 +233,33 @@ struct Quant {
   static constexpr bool kMins = kFormat.mins;
 };
 
+// Calls fn with one of the block-quantized types as a constant.
+template <class Fn>
+void with_quant_type(TensorType type, Fn fn) {
+  switch (type) {
+    case TensorType::kQ8_0:
+      return fn(std::integral_constant<TensorType, TensorType::kQ8_0>{});
+    case TensorType::kQ4_0:
+      return fn(std::integral_constant<TensorType, TensorType::kQ4_0>{});
+    case TensorType::kQ4_1:
+      return fn(std::integral_constant<TensorType, TensorType::kQ4_1>{});
+    case TensorType::kQ5_0:
+      return fn(std::integral_constant<TensorType, TensorType::kQ5_0>{});
+    case TensorType::kQ5_1:
+      return fn(std::integral_constant<TensorType, TensorType::kQ5_1>{});
+    case TensorType::kQ4_K:
+      return fn(std::integral_constant<TensorType, TensorType::kQ4_K>{});
+    case TensorType::kQ5_K:
+      return fn(std::integral_constant<TensorType, TensorType::kQ5_K>{});
+    case TensorType::kQ6_K:
+      return fn(std::integral_constant<TensorType, TensorType::kQ6_K>{});
+    case TensorType::kF32:
+    case TensorType::kF16:
+    case TensorType::kBF16:
+      break;
+  }
+}
+
 // What follows some panels of quants: some lines at every block.
 class BlocksAhead {
  public:
@@ -339,46 +366,51 @@ struct WideSegment {
 };
 
 // Exact integer products of the groups [kFirst, kFirst + kCount) of a block, R rows times P panels.
-template <class Format, int R, int P, int kFirst, int kCount, class Segment>
-[[gnu::always_inline]] inline void dot_groups(const Segment* const (&w)[P], std::int64_t b,
-                                              const QuantizedBlock* const (&x)[R], F32x16 (&dots)[R][P]) {
-  using Dot = BlockDot<Format::kBits, Format::kZero>;
-  Dot running[R][P];
-  KVASIR_UNROLLED
-  for (int r = 0; r < R; ++r) {
-    const QuantizedBlock& block = x[r][b];
-    const I32x16 sum = kCount == kGroups ? I32x16::all(block.sum)
-                       : kFirst == 0     ? I32x16::all(block.first_half_sum)
-                                         : I32x16::all(block.sum) - I32x16::all(block.first_half_sum);
-    KVASIR_UNROLLED
-    for (int p = 0; p < P; ++p) running[r][p].start(sum);
-  }
-  const auto group = [&]<int g>(std::integral_constant<int, g>) {
-    Bytes64 codes[P];
-    KVASIR_UNROLLED
-    for (int p = 0; p < P; ++p) codes[p] = w[p]->template codes<kFirst + g>(b);
+template <class Format, int R, int P, class Segment>
+struct VectorDots {
+  const Segment* const (&w)[P];
+  const QuantizedBlock* const (&x)[R];
+
+  template <int kFirst, int kCount>
+  [[gnu::always_inline]] void get(std::int64_t b, F32x16 (&dots)[R][P]) const {
+    using Dot = BlockDot<Format::kBits, Format::kZero>;
+    Dot running[R][P];
     KVASIR_UNROLLED
     for (int r = 0; r < R; ++r) {
-      const FourInputs four(x[r][b].quants + (kFirst + g) * kDotGroup);
+      const QuantizedBlock& block = x[r][b];
+      const I32x16 sum = kCount == kGroups ? I32x16::all(block.sum)
+                         : kFirst == 0     ? I32x16::all(block.first_half_sum)
+                                           : I32x16::all(block.sum) - I32x16::all(block.first_half_sum);
       KVASIR_UNROLLED
-      for (int p = 0; p < P; ++p) running[r][p].add(codes[p], four);
+      for (int p = 0; p < P; ++p) running[r][p].start(sum);
     }
-    if constexpr ((g + 1) % Dot::kGroupsBeforeFlush == 0 || g + 1 == kCount) {
+    const auto group = [&]<int g>(std::integral_constant<int, g>) {
+      Bytes64 codes[P];
+      KVASIR_UNROLLED
+      for (int p = 0; p < P; ++p) codes[p] = w[p]->template codes<kFirst + g>(b);
       KVASIR_UNROLLED
       for (int r = 0; r < R; ++r) {
+        const FourInputs four(x[r][b].quants + (kFirst + g) * kDotGroup);
         KVASIR_UNROLLED
-        for (int p = 0; p < P; ++p) running[r][p].flush();
+        for (int p = 0; p < P; ++p) running[r][p].add(codes[p], four);
       }
-    }
-  };
-  [&]<int... g>(std::integer_sequence<int, g...>) { (group(std::integral_constant<int, g>{}), ...); }
-  (std::make_integer_sequence<int, kCount>{});
-  KVASIR_UNROLLED
-  for (int r = 0; r < R; ++r) {
+      if constexpr ((g + 1) % Dot::kGroupsBeforeFlush == 0 || g + 1 == kCount) {
+        KVASIR_UNROLLED
+        for (int r = 0; r < R; ++r) {
+          KVASIR_UNROLLED
+          for (int p = 0; p < P; ++p) running[r][p].flush();
+        }
+      }
+    };
+    [&]<int... g>(std::integer_sequence<int, g...>) { (group(std::integral_constant<int, g>{}), ...); }
+    (std::make_integer_sequence<int, kCount>{});
     KVASIR_UNROLLED
-    for (int p = 0; p < P; ++p) dots[r][p] = to_float(running[r][p].result());
+    for (int r = 0; r < R; ++r) {
+      KVASIR_UNROLLED
+      for (int p = 0; p < P; ++p) dots[r][p] = to_float(running[r][p].result());
+    }
   }
-}
+};
 
 // With little to do for each byte, the hardware fetches fast enough by itself, and better than we, but not
 // where scales and mins and codes are three streams (measured: a third of the memory's bandwidth).
@@ -388,14 +420,13 @@ constexpr bool fetches_ahead(int products) {
   return (Format::kMins && Format::kSubScales == 0) || products >= (Format::kBits == 8 ? 4 : 2);
 }
 
-// x: rows of x_stride blocks, at the segment's first.
-template <TensorType kType, int R, int P, class Segment>
-void quant_tile(const Segment* const (&w)[P], const QuantizedBlock* x, std::int64_t x_stride,
-                std::int64_t blocks, bool first, float* totals, BlocksAhead& ahead) {
+// x: the rows' blocks from the segment's first on; dots: the integer products of their groups.
+template <TensorType kType, class Dots, int R, int P, class Segment>
+[[gnu::always_inline]] inline void quant_tile(const Segment* const (&w)[P],
+                                              const QuantizedBlock* const (&x)[R], const Dots& dots_of,
+                                              std::int64_t blocks, bool first, float* totals,
+                                              BlocksAhead& ahead) {
   using Format = Quant<kType>;
-  const QuantizedBlock* inputs[R];
-  KVASIR_UNROLLED
-  for (int r = 0; r < R; ++r) inputs[r] = x + r * x_stride;
   F32x16 sums[R][P];
   KVASIR_UNROLLED
   for (int r = 0; r < R; ++r) {
@@ -407,13 +438,13 @@ void quant_tile(const Segment* const (&w)[P], const QuantizedBlock* x, std::int6
     F32x16 dots[R][P];
     if constexpr (Format::kSubScales == 16) {
       F32x16 second[R][P];
-      dot_groups<Format, R, P, 0, 4>(w, b, inputs, dots);
+      dots_of.template get<0, 4>(b, dots);
       KVASIR_UNROLLED
       for (int r = 0; r < R; ++r) {
         KVASIR_UNROLLED
         for (int p = 0; p < P; ++p) dots[r][p] = dots[r][p] * w[p]->scale(2 * b);
       }
-      dot_groups<Format, R, P, 4, 4>(w, b, inputs, second);
+      dots_of.template get<4, 4>(b, second);
       // Whole numbers below 2^24: exact.
       KVASIR_UNROLLED
       for (int r = 0; r < R; ++r) {
@@ -421,13 +452,13 @@ void quant_tile(const Segment* const (&w)[P], const QuantizedBlock* x, std::int6
         for (int p = 0; p < P; ++p) dots[r][p] = fma(second[r][p], w[p]->scale(2 * b + 1), dots[r][p]);
       }
     } else {
-      dot_groups<Format, R, P, 0, 8>(w, b, inputs, dots);
+      dots_of.template get<0, 8>(b, dots);
     }
     KVASIR_UNROLLED
     for (int p = 0; p < P; ++p) {
       KVASIR_UNROLLED
       for (int r = 0; r < R; ++r) {
-        const QuantizedBlock& block = inputs[r][b];
+        const QuantizedBlock& block = x[r][b];
         const F32x16 x_scale = F32x16::all(block.scale);
         if constexpr (Format::kSubScales == 16) {
           sums[r][p] = fma(dots[r][p], x_scale, sums[r][p]);
@@ -471,7 +502,7 @@ void quant_tile(const Segment* const (&w)[P], const QuantizedBlock* x, std::int6
       for (int p = 0; p < P; ++p) mins[p] = w[p]->min(b);
       KVASIR_UNROLLED
       for (int r = 0; r < R; ++r) {
-        const F32x16 x_sum = F32x16::all(inputs[r][b].scaled_sum);
+        const F32x16 x_sum = F32x16::all(x[r][b].scaled_sum);
         KVASIR_UNROLLED
         for (int p = 0; p < P; ++p) min_sums[r][p] = fma(mins[p], x_sum, min_sums[r][p]);
       }
@@ -495,8 +526,11 @@ void quant_segment(const Segment* const (&w)[P], const InputRows& x, std::int64_
   for_each_row_tile<kMinRows, kMaxRows>(rows, [&](std::int64_t row, auto r) {
     constexpr int kRows = decltype(r)::value;
     const std::int64_t stride = x.k / kQuantBlock;
-    quant_tile<kType, kRows, P>(w, x.blocks + row * stride + begin / kQuantBlock, stride, blocks, begin == 0,
-                                totals + row * P * kPanel, ahead);
+    const QuantizedBlock* inputs[kRows];
+    KVASIR_UNROLLED
+    for (int i = 0; i < kRows; ++i) inputs[i] = x.blocks + (row + i) * stride + begin / kQuantBlock;
+    const VectorDots<Quant<kType>, kRows, P, Segment> dots{w, inputs};
+    quant_tile<kType>(w, inputs, dots, blocks, begin == 0, totals + row * P * kPanel, ahead);
   });
 }
 
