@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -92,7 +93,7 @@ class Instruction {
       base += displacement;
     }
     if (relative) base += reinterpret_cast<std::int64_t>(code_ + length_);
-    at.base = reinterpret_cast<std::uint8_t*>(base);
+    at.base = std::bit_cast<std::uint8_t*>(base);
     return at;
   }
   int length() const { return length_; }
@@ -193,7 +194,7 @@ int execute(Instruction instruction) {
 
 void on_illegal_instruction(int, siginfo_t*, void* context) {
   greg_t* const registers = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
-  const auto* code = reinterpret_cast<const std::uint8_t*>(registers[REG_RIP]);
+  const auto* code = std::bit_cast<const std::uint8_t*>(registers[REG_RIP]);
   registers[REG_RIP] += execute(Instruction(code, registers));
 }
 
