@@ -36,8 +36,9 @@ struct KvCache::State {
   KvType type;
   std::vector<std::int64_t> lengths;       // [batch]
   std::size_t sequence_elements;           // of keys (or values) of one sequence in one layer
-  std::vector<std::size_t> block_offsets;  // within a sequence and layer
-  AlignedBuffer<std::byte> keys, values;   // [n_layer][batch][sequence_elements], then 16 elements of slack
+  std::vector<std::size_t> block_offsets;  // within a head
+  std::size_t head_elements;               // of keys (or values) of one head
+  AlignedBuffer<std::byte> keys, values;   // [n_layer][batch][n_kv_head][head_elements], then 16 of slack
 };
 
 KvCache::KvCache(const Config& config, std::int32_t batch, KvType type) {
@@ -58,11 +59,12 @@ KvCache::KvCache(const Config& config, std::int32_t batch, KvType type) {
   state_->batch = batch;
   state_->type = type;
   state_->lengths.assign(static_cast<std::size_t>(batch), 0);
-  const auto row = static_cast<std::size_t>(config.n_kv_head) * static_cast<std::size_t>(config.head_dim);
+  const auto head_dim = static_cast<std::size_t>(config.head_dim);
   const auto max_seq = static_cast<std::size_t>(config.max_seq);
-  state_->sequence_elements = max_seq * row;
+  state_->head_elements = max_seq * head_dim;
+  state_->sequence_elements = static_cast<std::size_t>(config.n_kv_head) * state_->head_elements;
   for (std::size_t position = 0; position < max_seq; position += kernels::kCacheBlock) {
-    state_->block_offsets.push_back(position * row);
+    state_->block_offsets.push_back(position * head_dim);
   }
   constexpr std::size_t kSlack = 16;  // the kernels read whole vectors
   const std::size_t bytes = nbytes() / 2 + kSlack * kernels::kv_type_bytes(type);
@@ -111,8 +113,8 @@ kernels::KvView KvCache::view(std::int32_t layer, std::int32_t sequence) {
   const std::size_t index = static_cast<std::size_t>(layer) * static_cast<std::size_t>(batch()) +
                             static_cast<std::size_t>(sequence);
   const std::size_t offset = index * state_->sequence_elements * kernels::kv_type_bytes(state_->type);
-  return {state_->type, state_->keys.data() + offset, state_->values.data() + offset, state_->block_offsets,
-          max_seq()};
+  return {state_->type,          state_->keys.data() + offset, state_->values.data() + offset,
+          state_->block_offsets, state_->head_elements,        max_seq()};
 }
 
 KvCache::Prefix KvCache::update(std::int32_t layer, std::span<const float> k_new,
@@ -167,8 +169,7 @@ KvCache::Prefix KvCache::read(std::int32_t layer, std::int64_t count) const {
     for (std::int64_t head = 0; head < heads; ++head) {
       for (std::int64_t position = 0; position < count; ++position) {
         for (std::int64_t dim = 0; dim < head_dim; ++dim) {
-          prefix.keys.push_back(
-              kernels::load_kv(cache.type, cache.k, cache.k_index(position, head, dim, head_dim)));
+          prefix.keys.push_back(kernels::load_kv(cache.type, cache.k, cache.k_index(position, head, dim)));
           prefix.values.push_back(
               kernels::load_kv(cache.type, cache.v, cache.v_index(position, head, dim, head_dim)));
         }

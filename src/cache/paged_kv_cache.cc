@@ -21,9 +21,13 @@ static_assert(PagedKvCache::kBlockPositions == kernels::kCacheBlock);
 
 constexpr std::int64_t kBlock = kernels::kCacheBlock;
 
-// Keys (or values) of one block in one layer.
-std::size_t block_elements(const Config& config) {
-  return static_cast<std::size_t>(kBlock * config.n_kv_head) * static_cast<std::size_t>(config.head_dim);
+// Keys (or values) of one head in one block and layer.
+std::size_t head_elements(const Config& config) {
+  return static_cast<std::size_t>(kBlock) * static_cast<std::size_t>(config.head_dim);
+}
+
+std::size_t layers_and_heads(const Config& config) {
+  return static_cast<std::size_t>(config.n_layer) * static_cast<std::size_t>(config.n_kv_head);
 }
 
 BlockTokens tokens_of_block(std::span<const TokenId> tokens, std::size_t block) {
@@ -63,12 +67,12 @@ struct PagedKvCache::State {
     std::string salt;
   };
 
-  std::size_t layers() const { return static_cast<std::size_t>(config.n_layer); }
   Sequence& at(std::int32_t sequence);
   const Sequence& at(std::int32_t sequence) const { return const_cast<State*>(this)->at(sequence); }
   std::int32_t take_sequence();
   void push(Sequence& sequence, BlockId block) const;
   void set_block(Sequence& sequence, std::size_t index, BlockId block) const;
+  std::size_t offset_of(BlockId block) const;
   bool exclusive(BlockId block) const { return pool.references(block) == 1 && !pool.findable(block); }
   void copy_block(BlockId from, BlockId to);
   template <class Fn>
@@ -77,10 +81,11 @@ struct PagedKvCache::State {
   Config config;
   PagedKvCacheOptions options;
   BlockPool pool;
-  // [blocks][n_layer][block_elements], then 16 elements of slack: the memory of blocks that were never used
+  // [groups of blocks][n_layer][n_kv_head][group_blocks][head_elements], then 16 elements of slack. What a
+  // head reads of blocks that follow one another is in one piece; the memory of groups that were never used
   // is never touched.
   AlignedBuffer<std::byte> keys, values;
-  std::size_t layer_bytes;  // keys, or values, of one block in one layer
+  std::size_t group_blocks;
   std::vector<Sequence> sequences;
   std::vector<std::int32_t> closed;  // numbers that are not in use, the next one last
   std::int64_t held = 0, copies = 0;
@@ -91,11 +96,15 @@ PagedKvCache::State::State(const Config& model_config, const PagedKvCacheOptions
       options(cache_options),
       pool(static_cast<std::int32_t>(options.blocks),
            options.every_hash_collides ? one_hash_for_all : xxh3_block_hash, options.shuffle),
-      layer_bytes(block_elements(config) * kernels::kv_type_bytes(options.type)),
       sequences(static_cast<std::size_t>(options.sequences)) {
+  constexpr std::size_t kMostBlocks = 64;  // of a group
+  const auto blocks = static_cast<std::size_t>(options.blocks);
+  const std::size_t groups = (blocks + kMostBlocks - 1) / kMostBlocks;
+  group_blocks = (blocks + groups - 1) / groups;
   constexpr std::size_t kSlack = 16;  // the kernels read whole vectors
-  const std::size_t bytes = layer_bytes * layers() * static_cast<std::size_t>(options.blocks) +
-                            kSlack * kernels::kv_type_bytes(options.type);
+  const std::size_t bytes =
+      (groups * group_blocks * layers_and_heads(config) * head_elements(config) + kSlack) *
+      kernels::kv_type_bytes(options.type);
   keys = AlignedBuffer<std::byte>::uninitialized(bytes);
   values = AlignedBuffer<std::byte>::uninitialized(bytes);
   for (std::int32_t i = options.sequences; i-- > 0;) closed.push_back(i);
@@ -136,14 +145,26 @@ void PagedKvCache::State::push(Sequence& sequence, BlockId block) const {
 
 void PagedKvCache::State::set_block(Sequence& sequence, std::size_t index, BlockId block) const {
   sequence.blocks[index] = block;
-  sequence.offsets[index] = static_cast<std::size_t>(block) * layers() * block_elements(config);
+  sequence.offsets[index] = offset_of(block);
+}
+
+// Elements to a block's first layer and head.
+std::size_t PagedKvCache::State::offset_of(BlockId block) const {
+  const auto number = static_cast<std::size_t>(block);
+  const std::size_t groups_before = number / group_blocks;
+  return (groups_before * group_blocks * layers_and_heads(config) + number % group_blocks) *
+         head_elements(config);
 }
 
 void PagedKvCache::State::copy_block(BlockId from, BlockId to) {
-  const std::size_t bytes = layer_bytes * layers();
+  const std::size_t element = kernels::kv_type_bytes(options.type);
+  const std::size_t bytes = head_elements(config) * element, stride = group_blocks * bytes;
   for (std::byte* base : {keys.data(), values.data()}) {
-    std::memcpy(base + static_cast<std::size_t>(to) * bytes, base + static_cast<std::size_t>(from) * bytes,
-                bytes);
+    std::byte* target = base + offset_of(to) * element;
+    const std::byte* source = base + offset_of(from) * element;
+    for (std::size_t head = 0; head < layers_and_heads(config); ++head) {
+      std::memcpy(target + head * stride, source + head * stride, bytes);
+    }
   }
   ++copies;
 }
@@ -171,7 +192,7 @@ PagedKvCache::PagedKvCache(PagedKvCache&&) noexcept = default;
 PagedKvCache& PagedKvCache::operator=(PagedKvCache&&) noexcept = default;
 
 std::size_t PagedKvCache::block_bytes(const Config& config, KvType type) {
-  return 2 * static_cast<std::size_t>(config.n_layer) * block_elements(config) * kernels::kv_type_bytes(type);
+  return 2 * layers_and_heads(config) * head_elements(config) * kernels::kv_type_bytes(type);
 }
 
 std::int32_t PagedKvCache::open(std::span<const TokenId> tokens, std::string_view salt) {
@@ -297,9 +318,15 @@ kernels::KvView PagedKvCache::view(std::int32_t layer, std::int32_t number) {
                 fmt::format("paged KV cache: no layer {} of {}", layer, state_->config.n_layer));
   }
   const State::Sequence& sequence = state_->at(number);
-  const std::size_t offset = static_cast<std::size_t>(layer) * state_->layer_bytes;
-  return {state_->options.type, state_->keys.data() + offset, state_->values.data() + offset,
-          sequence.offsets, std::ssize(sequence.blocks) * kBlock};
+  const std::size_t head_stride = state_->group_blocks * head_elements(config());
+  const std::size_t offset = static_cast<std::size_t>(layer) * static_cast<std::size_t>(config().n_kv_head) *
+                             head_stride * kernels::kv_type_bytes(state_->options.type);
+  return {state_->options.type,
+          state_->keys.data() + offset,
+          state_->values.data() + offset,
+          sequence.offsets,
+          head_stride,
+          std::ssize(sequence.blocks) * kBlock};
 }
 
 std::span<const std::int32_t> PagedKvCache::block_table(std::int32_t sequence) const {

@@ -24,7 +24,7 @@ Config small_config() {
   config.max_seq = 512;
   config.n_layer = 2;
   config.n_head = 2;
-  config.n_kv_head = 1;
+  config.n_kv_head = 2;
   config.head_dim = 2;
   config.d_model = 4;
   config.d_ff = 4;
@@ -54,32 +54,39 @@ class Writer {
     if (!cache_.reserve(sequence, end)) return false;
     for (std::int64_t p = cache_.length(sequence); p < end; ++p) {
       EXPECT_GE(p, cache_.first_writable(sequence));
-      for (std::int32_t layer = 0; layer < 2; ++layer)
-        number(layer, sequence, p) = expected(layer, tokens, p);
+      const float told = expected(tokens, p);
+      for (std::size_t place = 0; place < kPlaces; ++place)
+        number(sequence, p, place) = told + kDistance * place;
     }
     cache_.set_length(sequence, end);
     return true;
   }
   void expect_intact(std::int32_t sequence, const Tokens& tokens) {
     for (std::int64_t p = 0; p < cache_.length(sequence); ++p) {
-      for (std::int32_t layer = 0; layer < 2; ++layer) {
-        ASSERT_EQ(number(layer, sequence, p), expected(layer, tokens, p))
-            << "position " << p << " of " << cache_.length(sequence);
+      const float told = expected(tokens, p);
+      for (std::size_t place = 0; place < kPlaces; ++place) {
+        ASSERT_EQ(number(sequence, p, place), told + kDistance * place)
+            << "position " << p << " of " << cache_.length(sequence) << ", place " << place;
       }
     }
   }
 
  private:
-  float& number(std::int32_t layer, std::int32_t sequence, std::int64_t position) {
-    const kernels::KvView view = cache_.view(layer, sequence);
-    return reinterpret_cast<float*>(view.k)[view.k_index(position, 0, 1, 2)];
+  static constexpr std::size_t kPlaces = 8;  // keys and values of two heads in two layers
+  static constexpr float kDistance = 0.0625F;
+
+  float& number(std::int32_t sequence, std::int64_t position, std::size_t place) {
+    const kernels::KvView view = cache_.view(place / 4, sequence);
+    const std::int64_t head = place / 2 % 2;
+    return place % 2 == 0 ? reinterpret_cast<float*>(view.k)[view.k_index(position, head, 1)]
+                          : reinterpret_cast<float*>(view.v)[view.v_index(position, head, 0, 2)];
   }
-  static float expected(std::int32_t layer, const Tokens& tokens, std::int64_t position) {
+  static float expected(const Tokens& tokens, std::int64_t position) {
     std::uint32_t hash = 17;
     for (std::int64_t p = 0; p <= position; ++p) {
       hash = hash * 31 + static_cast<std::uint32_t>(tokens[static_cast<std::size_t>(p)]) + 1;
     }
-    return static_cast<float>(hash % 1'000'003) + 0.25F * static_cast<float>(layer);
+    return static_cast<float>(hash % 1'000'003);
   }
 
   PagedKvCache& cache_;
@@ -289,8 +296,9 @@ TEST(PagedKvCache, EverySequenceReadsItsOwnNumbersWhateverHappens) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937_64 random(seed);
     const auto below = [&](std::uint64_t n) { return static_cast<std::int64_t>(random() % n); };
+    const std::int64_t blocks = seed % 4 == 0 ? 129 + below(80) : 6 + below(20);  // in groups, or in one
     PagedKvCache cache = make_cache(
-        6 + below(20), 6,
+        blocks, 6,
         {.share_prefixes = seed % 5 != 0, .shuffle = seed % 3, .every_hash_collides = seed % 4 == 0});
     Writer writer(cache);
     struct Open {

@@ -43,14 +43,16 @@ struct InputRows {
 
 inline constexpr std::size_t kv_type_bytes(KvType type) { return type == KvType::kF32 ? 4 : 2; }
 
-// The keys and values of one sequence in one layer. Block b holds the positions 16 b .. 16 b + 15; within a
-// block keys lie as [kv head][dim][slot] and values as [kv head][slot][dim]. A cache whose capacity is no
-// multiple of 16 ends with a block of fewer slots. 15 elements after the last block must be readable.
+// The keys and values of one sequence in one layer. Block b holds the positions 16 b .. 16 b + 15; of a kv
+// head the keys of a block lie as [dim][slot] and its values as [slot][dim], those of other heads
+// `head_stride` from there. A cache whose capacity is no multiple of 16 ends with a block of fewer slots. 15
+// elements after the last block must be readable.
 struct KvView {
   KvType type = KvType::kF32;
   std::byte* k = nullptr;
   std::byte* v = nullptr;
   std::span<const std::size_t> block_offsets;  // in elements, the same for k and v
+  std::size_t head_stride = 0;                 // in elements
   std::int64_t capacity = 0;                   // positions
 
   std::int64_t slots(std::int64_t block) const {
@@ -58,17 +60,19 @@ struct KvView {
     return left < kCacheBlock ? left : kCacheBlock;
   }
   // Elements from k (v) to the number of one position, kv head and dim.
-  std::size_t k_index(std::int64_t position, std::int64_t head, std::int64_t dim,
-                      std::int64_t head_dim) const {
-    const std::int64_t block = position / kCacheBlock;
-    return block_offsets[static_cast<std::size_t>(block)] +
-           static_cast<std::size_t>((head * head_dim + dim) * slots(block) + position % kCacheBlock);
+  std::size_t k_index(std::int64_t position, std::int64_t head, std::int64_t dim) const {
+    return start(position, head) +
+           static_cast<std::size_t>(dim * slots(position / kCacheBlock) + position % kCacheBlock);
   }
   std::size_t v_index(std::int64_t position, std::int64_t head, std::int64_t dim,
                       std::int64_t head_dim) const {
-    const std::int64_t block = position / kCacheBlock;
-    return block_offsets[static_cast<std::size_t>(block)] +
-           static_cast<std::size_t>((head * slots(block) + position % kCacheBlock) * head_dim + dim);
+    return start(position, head) + static_cast<std::size_t>(position % kCacheBlock * head_dim + dim);
+  }
+
+ private:
+  std::size_t start(std::int64_t position, std::int64_t head) const {
+    return block_offsets[static_cast<std::size_t>(position / kCacheBlock)] +
+           static_cast<std::size_t>(head) * head_stride;
   }
 };
 

@@ -451,13 +451,14 @@ struct TestCache {
   TestCache(std::mt19937& random, KvType type, std::int64_t capacity, std::int64_t n_kv_head,
             std::int64_t head_dim) {
     const std::int64_t blocks = (capacity + kCacheBlock - 1) / kCacheBlock;
-    const auto block_elements = static_cast<std::size_t>(kCacheBlock * n_kv_head * head_dim);
+    const auto block_elements = static_cast<std::size_t>(kCacheBlock * head_dim);
+    const std::size_t head_stride = static_cast<std::size_t>(blocks) * block_elements + random() % 3 * 16;
     for (std::int64_t b = 0; b < blocks; ++b) offsets.push_back(static_cast<std::size_t>(b) * block_elements);
     // The last block may be shorter and has to stay last.
     std::shuffle(offsets.begin(), offsets.end() - 1, random);
-    k.assign((static_cast<std::size_t>(blocks) * block_elements + 16) * kv_type_bytes(type), std::byte{0xff});
+    k.assign((static_cast<std::size_t>(n_kv_head) * head_stride + 16) * kv_type_bytes(type), std::byte{0xff});
     v = k;
-    view = {type, k.data(), v.data(), offsets, capacity};
+    view = {type, k.data(), v.data(), offsets, head_stride, capacity};
   }
 };
 
@@ -488,7 +489,7 @@ TEST(StoreKv, EverySetWritesTheBitsOfTheDefinition) {
     const std::int64_t position = static_cast<std::int64_t>(random()) % capacity;
     const auto written = [&](const KernelSet& set) {
       TestCache cache = empty;
-      cache.view = {type, cache.k.data(), cache.v.data(), cache.offsets, capacity};
+      cache.view = {type, cache.k.data(), cache.v.data(), cache.offsets, cache.view.head_stride, capacity};
       set.store_kv(cache.view, position, k.data(), v.data(), n_kv_head, head_dim);
       return std::pair(cache.k, cache.v);
     };

@@ -235,7 +235,7 @@ void store_kv(const KvView& cache, std::int64_t position, const float* k, const 
               std::int64_t n_kv_head, std::int64_t head_dim) {
   for (std::int64_t head = 0; head < n_kv_head; ++head) {
     for (std::int64_t dim = 0; dim < head_dim; ++dim) {
-      store(cache.type, cache.k, cache.k_index(position, head, dim, head_dim), k[head * head_dim + dim]);
+      store(cache.type, cache.k, cache.k_index(position, head, dim), k[head * head_dim + dim]);
       store(cache.type, cache.v, cache.v_index(position, head, dim, head_dim), v[head * head_dim + dim]);
     }
   }
@@ -250,8 +250,7 @@ void attend_span(const KvView& cache, const AttentionQuery& query, const float* 
   for (std::int64_t p = begin; p < end; ++p) {
     float dot = 0.0F;
     for (std::int64_t dim = 0; dim < head_dim; ++dim) {
-      dot =
-          std::fma(q[dim], load_kv(cache.type, cache.k, cache.k_index(p, query.kv_head, dim, head_dim)), dot);
+      dot = std::fma(q[dim], load_kv(cache.type, cache.k, cache.k_index(p, query.kv_head, dim)), dot);
     }
     const float score = dot * query.scale;
     weights[static_cast<std::size_t>(p - begin)] = score;

@@ -47,18 +47,16 @@ struct CachedNumbers {
     const std::int64_t next = block + kSpan / kCacheBlock;
     if (next <= last_block) return keys_to_fetch(next);
     const std::int64_t in_span = next % (kSpan / kCacheBlock);
-    return cache->k + cache->k_index(std::min(first_block + in_span, last_block) * kCacheBlock, kv_head + 1,
-                                     0, head_dim) *
-                          kv_type_bytes(kType);
+    return cache->k +
+           cache->k_index(std::min(first_block + in_span, last_block) * kCacheBlock, kv_head + 1, 0) *
+               kv_type_bytes(kType);
   }
   const std::byte* values_to_fetch(std::int64_t block) const {
     return cache->v + values(block * kCacheBlock) * kv_type_bytes(kType);
   }
 
   std::int64_t slots(std::int64_t block) const { return cache->slots(block); }
-  std::size_t keys(std::int64_t block) const {
-    return cache->k_index(block * kCacheBlock, kv_head, 0, head_dim);
-  }
+  std::size_t keys(std::int64_t block) const { return cache->k_index(block * kCacheBlock, kv_head, 0); }
   std::size_t values(std::int64_t position) const { return cache->v_index(position, kv_head, 0, head_dim); }
   std::int64_t value_stride() const { return head_dim; }
   F32x16 load(std::size_t index) const { return load_kv<kType>(base, index); }
@@ -384,7 +382,7 @@ void combine_spans(const AttentionQuery& query, float* sums) {
 // One kv head's numbers as halves: 16 at a time, then to their places.
 inline void store_kv_half(const KvView& cache, std::int64_t position, std::int64_t head, const float* k,
                           const float* v, std::int64_t head_dim) {
-  auto* keys = reinterpret_cast<std::uint16_t*>(cache.k) + cache.k_index(position, head, 0, head_dim);
+  auto* keys = reinterpret_cast<std::uint16_t*>(cache.k) + cache.k_index(position, head, 0);
   auto* values = reinterpret_cast<std::uint16_t*>(cache.v) + cache.v_index(position, head, 0, head_dim);
   const std::int64_t slots = cache.slots(position / kCacheBlock);
   for_each_16(head_dim, [&](std::int64_t dim, std::int64_t count) {
