@@ -215,7 +215,8 @@ void attention(benchmark::State& state, const KernelSet& set, const Heads& heads
                                       kv_head,
                                       0,
                                       position + row,
-                                      0.125F};
+                                      0.125F,
+                                      view.keys(0, (kv_head + 1) % heads.n_kv_head)};
         const std::int64_t spans = query.span_end() - query.span_begin();
         const auto size = static_cast<std::size_t>(spans * tile * group * sums_stride(heads.head_dim));
         sums.resize(std::max(sums.size(), size));

@@ -69,6 +69,10 @@ struct KvView {
     return start(position, head) + static_cast<std::size_t>(position % kCacheBlock * head_dim + dim);
   }
 
+  const std::byte* keys(std::int64_t position, std::int64_t head) const {
+    return k + k_index(position, head, 0) * kv_type_bytes(type);
+  }
+
  private:
   std::size_t start(std::int64_t position, std::int64_t head) const {
     return block_offsets[static_cast<std::size_t>(position / kCacheBlock)] +
@@ -92,6 +96,8 @@ struct AttentionQuery {
   std::int64_t first_position;  // 0 without a window
   std::int64_t position;        // of the first row
   float scale;                  // multiplies each score
+  // Where the keys begin that the thread will probably read next; they are fetched meanwhile.
+  const std::byte* next_keys = nullptr;
 
   std::int64_t span_begin() const { return first_position / kSpan; }
   std::int64_t span_end() const { return (position + rows - 1) / kSpan + 1; }

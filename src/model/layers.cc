@@ -244,6 +244,9 @@ void Attention::attend(const ForwardPass& pass, const float* q, float* out) cons
   make_row_tiles(pass.rows, std::max<std::int64_t>(kQueriesAtOnce / group, 1), tiles);
   const auto n_tiles = static_cast<std::int64_t>(tiles.size());
   const auto view = [&](const RowTile& tile) { return pass.cache.view(layer_, tile.sequence); };
+  const auto keys_of = [&](std::int64_t tile, std::int64_t kv_head, std::int64_t span) {
+    return view(tiles[static_cast<std::size_t>(tile)]).keys(span * kernels::kSpan, kv_head);
+  };
 
   const std::int64_t enough_pieces = 4 * std::int64_t{executor.threads()};
   // Where rows are few and contexts long, spans are shared out, too.
@@ -266,8 +269,11 @@ void Attention::attend(const ForwardPass& pass, const float* q, float* out) cons
       const RowTile& tile = tiles[static_cast<std::size_t>(piece * heads / n_kv_head)];
       const kernels::KvView cache = view(tile);
       float* sums = scratch.mine();
-      for (std::int64_t head = piece * heads % n_kv_head, end = head + heads; head < end; ++head) {
-        const kernels::AttentionQuery query = query_of(tile, head);
+      const std::int64_t begin = piece * heads, end = begin + heads;
+      for (std::int64_t i = begin; i < end; ++i) {
+        kernels::AttentionQuery query = query_of(tile, i % n_kv_head);
+        const std::int64_t next = i + 1 < end ? i + 1 : begin + heads * executor.threads();
+        if (next < n_tiles * n_kv_head) query.next_keys = keys_of(next / n_kv_head, next % n_kv_head, 0);
         executor.kernels().attention(cache, query, query.span_begin(), query.span_end(), sums,
                                      sums + most_sums);
         executor.kernels().combine_spans(query, sums);
@@ -299,7 +305,10 @@ void Attention::attend(const ForwardPass& pass, const float* q, float* out) cons
   executor.pool().parallel_for(std::ssize(pieces), [&](std::int64_t i) {
     const SpanPiece& piece = pieces[static_cast<std::size_t>(i)];
     const RowTile& tile = tiles[static_cast<std::size_t>(piece.tile)];
-    const kernels::AttentionQuery query = query_of(tile, piece.kv_head);
+    kernels::AttentionQuery query = query_of(tile, piece.kv_head);
+    if (const auto next = static_cast<std::size_t>(i + executor.threads()); next < pieces.size()) {
+      query.next_keys = keys_of(pieces[next].tile, pieces[next].kv_head, pieces[next].span_begin);
+    }
     executor.kernels().attention(view(tile), query, piece.span_begin, piece.span_end, sums + piece.sums,
                                  scratch.mine());
   });

@@ -32,27 +32,24 @@ struct CachedNumbers {
   const KvView* cache;
   const std::byte* base;
   std::int64_t kv_head, head_dim;
-  std::int64_t first_block, last_block;  // that this call will read
+  std::int64_t last_block;     // that this call will read
+  const std::byte* next_call;  // the keys that the next one begins with
 
-  // A head's part of a block, head_dim times 16 numbers, is too short for the hardware to see a stream: the
-  // keys of the next blocks and the values of these are fetched while scores are computed, the keys of the
-  // next span, or else of the next head, while values are weighed.
+  // Everything is fetched one pass ahead: the values of a span while its scores are computed, the keys of the
+  // next span, or else of the next call, while values are weighed. Where numbers of two bytes are widened,
+  // arithmetic takes about as long as memory; what the hardware sees coming comes too late.
   static constexpr bool kFetches = true;
   static constexpr std::int64_t kPart =
       kCacheBlock * static_cast<std::int64_t>(kv_type_bytes(kType));  // bytes
-  const std::byte* keys_to_fetch(std::int64_t block) const {
-    return cache->k + keys(std::min(block, last_block)) * kv_type_bytes(kType);
-  }
-  const std::byte* next_keys_to_fetch(std::int64_t block) const {
-    const std::int64_t next = block + kSpan / kCacheBlock;
-    if (next <= last_block) return keys_to_fetch(next);
-    const std::int64_t in_span = next % (kSpan / kCacheBlock);
-    return cache->k +
-           cache->k_index(std::min(first_block + in_span, last_block) * kCacheBlock, kv_head + 1, 0) *
-               kv_type_bytes(kType);
-  }
   const std::byte* values_to_fetch(std::int64_t block) const {
     return cache->v + values(block * kCacheBlock) * kv_type_bytes(kType);
+  }
+  const std::byte* keys_to_fetch(std::int64_t block) const {
+    const std::int64_t next = block + kSpan / kCacheBlock;
+    if (next <= last_block || next_call == nullptr) {
+      return cache->keys(std::min(next, last_block) * kCacheBlock, kv_head);
+    }
+    return next_call + next % (kSpan / kCacheBlock) * head_dim * kPart;
   }
 
   std::int64_t slots(std::int64_t block) const { return cache->slots(block); }
@@ -85,16 +82,13 @@ void score_tile(const Keys& keys, std::int64_t block, const float* const (&q)[R]
                 float scale, float* const (&scores)[R]) {
   std::size_t at[B];
   std::int64_t stride[B];
-  const std::byte *next_keys[B], *next_values[B];
+  [[maybe_unused]] const std::byte* next_values[B];
   F32x16 dots[R][B];
   KVASIR_UNROLLED
   for (int b = 0; b < B; ++b) {
     at[b] = keys.keys(block + b);
     stride[b] = keys.slots(block + b);
-    if constexpr (Keys::kFetches) {
-      next_keys[b] = keys.keys_to_fetch(block + b + B);
-      next_values[b] = keys.values_to_fetch(block + b);
-    }
+    if constexpr (Keys::kFetches) next_values[b] = keys.values_to_fetch(block + b);
   }
   KVASIR_UNROLLED
   for (int r = 0; r < R; ++r) {
@@ -106,10 +100,7 @@ void score_tile(const Keys& keys, std::int64_t block, const float* const (&q)[R]
     KVASIR_UNROLLED
     for (int b = 0; b < B; ++b) {
       columns[b] = keys.load(at[b] + static_cast<std::size_t>(dim * stride[b]));
-      if constexpr (Keys::kFetches) {
-        fetch_line(next_keys[b] + dim * Keys::kPart);
-        fetch_line(next_values[b] + dim * Keys::kPart);
-      }
+      if constexpr (Keys::kFetches) fetch_line(next_values[b] + dim * Keys::kPart);
     }
     KVASIR_UNROLLED
     for (int r = 0; r < R; ++r) {
@@ -160,7 +151,7 @@ void value_tile(const Values& values, std::int64_t dim, std::int64_t begin, std:
     const std::int64_t block = p / kCacheBlock, block_end = std::min((block + 1) * kCacheBlock, end);
     [[maybe_unused]] const std::byte* next_keys = nullptr;
     if constexpr (Values::kFetches) {
-      next_keys = values.next_keys_to_fetch(block) +
+      next_keys = values.keys_to_fetch(block) +
                   (p % kCacheBlock * values.head_dim + dim) / kCacheBlock * Values::kPart;
     }
     for (; p < block_end; ++p, index += stride) {
@@ -198,7 +189,6 @@ class SpanAttention {
         span_begin_(span * kSpan),
         begin_(std::max(span_begin_, query.first_position)),
         end_(std::min(span_begin_ + kSpan, queries_.end(queries_.count() - 1))),
-        first_block_(query.first_position / kSpan * (kSpan / kCacheBlock)),
         last_block_((std::min(span_end * kSpan, queries_.end(queries_.count() - 1)) - 1) / kCacheBlock),
         first_query_(queries_.first_that_sees(begin_)),
         sums_(sums),
@@ -211,8 +201,8 @@ class SpanAttention {
     const std::int64_t at_once = widen ? kWidePositions : kSpan;
     for (std::int64_t p = begin_ / kCacheBlock * kCacheBlock; p < end_; p += at_once) {
       const std::int64_t limit = std::min(p + at_once, end_);
-      const CachedNumbers<kType> keys{&cache_,         cache_.k,     query_.kv_head,
-                                      query_.head_dim, first_block_, last_block_};
+      const CachedNumbers<kType> keys{&cache_,         cache_.k,    query_.kv_head,
+                                      query_.head_dim, last_block_, query_.next_keys};
       if (widen) {
         score(widened_keys(keys, p, limit), p, limit);
       } else {
@@ -228,8 +218,8 @@ class SpanAttention {
     }
     for (std::int64_t p = begin_ / kCacheBlock * kCacheBlock; p < end_; p += at_once) {
       const std::int64_t first = std::max(p, begin_), limit = std::min(p + at_once, end_);
-      const CachedNumbers<kType> values{&cache_,         cache_.v,     query_.kv_head,
-                                        query_.head_dim, first_block_, last_block_};
+      const CachedNumbers<kType> values{&cache_,         cache_.v,    query_.kv_head,
+                                        query_.head_dim, last_block_, query_.next_keys};
       if (widen) {
         weigh(widened_values(values, p, limit), first, limit);
       } else {
@@ -325,7 +315,7 @@ class SpanAttention {
   const AttentionQuery& query_;
   Queries queries_;
   std::int64_t span_begin_, begin_, end_;  // of the span; of the positions that are seen in it
-  std::int64_t first_block_, last_block_;  // of the call
+  std::int64_t last_block_;                // of the call
   std::int64_t first_query_;               // the first that sees any of them
   float* sums_;                            // [queries][sums_stride]
   float* scores_;                          // [queries][kSpan]
