@@ -14,13 +14,12 @@
 namespace kvasir {
 namespace {
 
-constexpr int kCountBits = 24;
-constexpr std::uint64_t kCountMask = (std::uint64_t{1} << kCountBits) - 1;
 constexpr int kSpins = 2000;  // some 20 microseconds: what a thread waits for another's last piece
 
-std::uint64_t next_piece(std::uint64_t ticket) { return ticket & kCountMask; }
-std::uint64_t pieces_of(std::uint64_t ticket) { return (ticket >> kCountBits) & kCountMask; }
-std::uint64_t generation_of(std::uint64_t ticket) { return ticket >> (2 * kCountBits); }
+constexpr std::uint64_t kOneFromEnd = std::uint64_t{1} << 32;
+
+std::uint64_t first_of(std::uint64_t share) { return share % kOneFromEnd; }
+std::uint64_t end_of(std::uint64_t share) { return share / kOneFromEnd; }
 
 void pause() {
 #if defined(__x86_64__)
@@ -36,28 +35,60 @@ thread_local int ThreadPool::worker_ = 0;
 
 ThreadPool::ThreadPool(int threads) {
   if (threads < 1) throw Error(ErrorKind::kInvalidArgument, "threads must be at least 1");
+  shares_ = std::vector<Share>(static_cast<std::size_t>(threads));
   workers_.reserve(static_cast<std::size_t>(threads - 1));
   for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
 }
 
 ThreadPool::~ThreadPool() {
   stopping_.store(true);
-  ticket_.fetch_add(std::uint64_t{1} << (2 * kCountBits));  // a new generation: every waiter looks up
-  ticket_.notify_all();
+  jobs_.fetch_add(1);  // every waiter looks up
+  jobs_.notify_all();
   for (std::thread& worker : workers_) worker.join();
 }
 
-bool ThreadPool::take_and_run_one() {
-  std::uint64_t ticket = ticket_.load(std::memory_order_acquire);
-  while (next_piece(ticket) < pieces_of(ticket)) {
-    if (ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel)) {
-      call_(context_, static_cast<std::int64_t>(next_piece(ticket)));
-      const auto pieces = static_cast<std::int64_t>(pieces_of(ticket));
-      if (finished_.fetch_add(1, std::memory_order_acq_rel) + 1 == pieces) finished_.notify_all();
+bool ThreadPool::Share::take_first(std::int64_t& piece) {
+  std::uint64_t share = pieces.load(std::memory_order_acquire);
+  while (first_of(share) < end_of(share)) {
+    if (pieces.compare_exchange_weak(share, share + 1, std::memory_order_acq_rel)) {
+      piece = static_cast<std::int64_t>(first_of(share));
       return true;
     }
   }
   return false;
+}
+
+bool ThreadPool::Share::take_last(std::int64_t& piece) {
+  std::uint64_t share = pieces.load(std::memory_order_acquire);
+  while (first_of(share) < end_of(share)) {
+    if (pieces.compare_exchange_weak(share, share - kOneFromEnd, std::memory_order_acq_rel)) {
+      piece = static_cast<std::int64_t>(end_of(share)) - 1;
+      return true;
+    }
+  }
+  return false;
+}
+
+bool ThreadPool::take(std::int64_t& piece) {
+  const auto mine = static_cast<std::size_t>(worker_);
+  if (shares_[mine].take_first(piece)) return true;
+  for (std::size_t i = 1; i < shares_.size(); ++i) {
+    if (shares_[(mine + i) % shares_.size()].take_last(piece)) return true;
+  }
+  return false;
+}
+
+// What this thread has run is counted at its end, and no job ends before: all pieces are of one job.
+void ThreadPool::take_and_run_all() {
+  std::int64_t piece = 0;
+  if (!take(piece)) return;
+  const std::int64_t pieces = pieces_;
+  std::int64_t ran = 0;
+  do {
+    call_(context_, piece);
+    ++ran;
+  } while (take(piece));
+  if (finished_.fetch_add(ran, std::memory_order_acq_rel) + ran == pieces) finished_.notify_all();
 }
 
 // The caller may be another pool's worker.
@@ -81,13 +112,17 @@ void ThreadPool::run(std::int64_t pieces, Call call, void* context) {
   }
   call_ = call;
   context_ = context;
+  pieces_ = pieces;
   finished_.store(0, std::memory_order_relaxed);
-  const std::uint64_t generation = generation_of(ticket_.load(std::memory_order_relaxed)) + 1;
-  ticket_.store((generation << (2 * kCountBits)) | (static_cast<std::uint64_t>(pieces) << kCountBits),
-                std::memory_order_release);
-  ticket_.notify_all();
-  while (take_and_run_one()) {
+  const auto threads = static_cast<std::int64_t>(shares_.size());
+  for (std::int64_t i = 0; i < threads; ++i) {
+    const auto first = static_cast<std::uint64_t>(pieces * i / threads);
+    const auto end = static_cast<std::uint64_t>(pieces * (i + 1) / threads);
+    shares_[static_cast<std::size_t>(i)].pieces.store(end * kOneFromEnd | first, std::memory_order_release);
   }
+  jobs_.fetch_add(1);
+  jobs_.notify_all();
+  take_and_run_all();
   for (int spin = 0; spin < kSpins; ++spin) {
     if (finished_.load(std::memory_order_acquire) == pieces) return;
     pause();
@@ -102,15 +137,14 @@ void ThreadPool::work(int worker) {
   worker_ = worker;
   const FloatEnvironment environment;
   while (!stopping_.load()) {
-    if (take_and_run_one()) continue;
-    const std::uint64_t seen = ticket_.load(std::memory_order_acquire);
-    if (next_piece(seen) < pieces_of(seen)) continue;
+    const std::uint32_t seen = jobs_.load(std::memory_order_acquire);
+    take_and_run_all();
     bool changed = false;
     for (int spin = 0; spin < kSpins && !changed; ++spin) {
       pause();
-      changed = ticket_.load(std::memory_order_acquire) != seen;
+      changed = jobs_.load(std::memory_order_acquire) != seen;
     }
-    if (!changed && !stopping_.load()) ticket_.wait(seen, std::memory_order_acquire);
+    if (!changed && !stopping_.load()) jobs_.wait(seen, std::memory_order_acquire);
   }
 }
 

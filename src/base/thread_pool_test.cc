@@ -35,6 +35,25 @@ TEST(ThreadPool, ManySmallJobsInARowDoNotMixUp) {
   }
 }
 
+TEST(ThreadPool, AThreadThatIsHeldUpDelaysOnlyThePieceInHand) {
+  constexpr int kPieces = 64;
+  ThreadPool pool(2);
+  for (const int held_up : {0, kPieces / 2}) {  // the first of a thread's share
+    std::atomic<int> others{0};
+    bool in_time = false;
+    pool.parallel_for(kPieces, [&](std::int64_t i) {
+      if (i != held_up) {
+        ++others;
+        return;
+      }
+      const timespec pause{0, 1'000'000};
+      for (int wait = 0; wait < 10'000 && others < kPieces - 1; ++wait) nanosleep(&pause, nullptr);
+      in_time = others == kPieces - 1;
+    });
+    EXPECT_TRUE(in_time) << "piece " << held_up;
+  }
+}
+
 TEST(ThreadPool, AnIdlePoolUsesNoProcessorTime) {
   ThreadPool pool(4);
   pool.parallel_for(8, [](std::int64_t) {});

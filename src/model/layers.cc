@@ -272,7 +272,7 @@ void Attention::attend(const ForwardPass& pass, const float* q, float* out) cons
       const std::int64_t begin = piece * heads, end = begin + heads;
       for (std::int64_t i = begin; i < end; ++i) {
         kernels::AttentionQuery query = query_of(tile, i % n_kv_head);
-        const std::int64_t next = i + 1 < end ? i + 1 : begin + heads * executor.threads();
+        const std::int64_t next = i + 1;  // a thread's pieces follow one another
         if (next < n_tiles * n_kv_head) query.next_keys = keys_of(next / n_kv_head, next % n_kv_head, 0);
         executor.kernels().attention(cache, query, query.span_begin(), query.span_end(), sums,
                                      sums + most_sums);
@@ -306,7 +306,7 @@ void Attention::attend(const ForwardPass& pass, const float* q, float* out) cons
     const SpanPiece& piece = pieces[static_cast<std::size_t>(i)];
     const RowTile& tile = tiles[static_cast<std::size_t>(piece.tile)];
     kernels::AttentionQuery query = query_of(tile, piece.kv_head);
-    if (const auto next = static_cast<std::size_t>(i + executor.threads()); next < pieces.size()) {
+    if (const auto next = static_cast<std::size_t>(i + 1); next < pieces.size()) {
       query.next_keys = keys_of(pieces[next].tile, pieces[next].kv_head, pieces[next].span_begin);
     }
     executor.kernels().attention(view(tile), query, piece.span_begin, piece.span_end, sums + piece.sums,
